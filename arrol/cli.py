@@ -1,0 +1,69 @@
+"""The ``arrol`` command: it finds its subcommands by the entry points ``arrol.commands``.
+
+The core imports neither the simulator nor an adapter; each brings its own commands.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import entry_points, version
+
+import click
+
+from arrol.errors import ArrolError
+
+
+class _Commands(click.Group):
+    """A group whose members are loaded when they are asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(entry.name for entry in entry_points(group="arrol.commands"))
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        for entry in entry_points(group="arrol.commands", name=cmd_name):
+            command: click.Command = entry.load()
+            return command
+        return None
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(version("arrol"), prog_name="arrol")
+def arrol() -> None:
+    """Prune RL rollouts while they are generated, and see beforehand what it would save."""
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one sentence on stderr and exit code 2."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run ``arrol`` with these arguments and return its exit code."""
+    name = (
+        " ".join(["arrol", *arguments[:1]])
+        if not arguments[:1] or arguments[0][:1] != "-"
+        else "arrol"
+    )
+    try:
+        code = arrol.main(arguments, prog_name="arrol", standalone_mode=False)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        return 2
+    except click.ClickException as error:
+        return _complain(name, error.format_message())
+    except ArrolError as error:
+        return _complain(name, str(error))
+    except (click.Abort, KeyboardInterrupt):
+        print(f"{name}: interrupted.", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader (head, less) has gone; nothing more may be written to stdout.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    return code if isinstance(code, int) else 0
+
+
+def _complain(name: str, message: str) -> int:
+    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+    return 2

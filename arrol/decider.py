@@ -1,0 +1,358 @@
+"""The plan in force at one engine: the running sums of its groups, and the decisions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from arrol.config import Draw
+from arrol.draws import bernoulli_keep, systematic_keep, systematic_keeps
+from arrol.keys import as_keys, stream, uniform, uniforms
+from arrol.records import DecisionReason, Detection, Mode, Request
+from arrol.survival import FeedbackRule
+
+if TYPE_CHECKING:
+    from arrol.plan import PruningPlan
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_REASONS = tuple(DecisionReason)
+_CODES = {reason: code for code, reason in enumerate(_REASONS)}
+
+
+@dataclass(frozen=True)
+class Decisions:
+    """Decisions on N rollouts, as arrays [N]; ``reasons_N`` are places in ``DecisionReason``."""
+
+    keys_N: NDArray[np.uint64]
+    groups_N: NDArray[np.uint64]
+    indices_N: Ints
+    group_sizes_N: Ints
+    ranks_N: Ints
+    scores_N: Floats
+    posteriors_N: Floats
+    survivals_N: Floats
+    keeps_N: NDArray[np.bool_]
+    reasons_N: NDArray[np.int8]
+    version: int
+    enforced: bool
+    engine: int
+
+    def __len__(self) -> int:
+        return len(self.keys_N)
+
+    @property
+    def inclusion_N(self) -> Floats:
+        """Probability with which each outcome gets to be seen (see ``Detection.inclusion``)."""
+        return self.survivals_N if self.enforced else np.ones(len(self))
+
+    def detections(self) -> list[Detection]:
+        """The same as records, row by row."""
+        columns = (
+            self.keys_N,
+            self.groups_N,
+            self.indices_N,
+            self.group_sizes_N,
+            self.ranks_N,
+            self.scores_N,
+            self.posteriors_N,
+            self.survivals_N,
+            self.keeps_N,
+        )
+        reasons = [_REASONS[code] for code in self.reasons_N.tolist()]
+        rows = zip(*(column.tolist() for column in columns), reasons, strict=True)
+        constants = (self.version, self.enforced, self.engine)
+        return [Detection(*(row + constants)) for row in rows]
+
+
+class _GroupState:
+    """Running sums of one group at one engine."""
+
+    __slots__ = ("kept", "rank", "seen", "spent")
+
+    def __init__(self) -> None:
+        self.rank = 0  # how many were decided
+        self.spent = 0.0  # C = Σ p
+        self.seen = 0.0  # Σ q
+        self.kept = 0
+
+
+class Decider:
+    """Decides rollouts as they reach the detection length, one by one or many at once.
+
+    Both ways give equal results to the last bit and continue from the same state. Rollouts that
+    arrive in one engine step are decided in order of their index within the group.
+    """
+
+    def __init__(self, plan: PruningPlan, engine: int, head_version: int) -> None:
+        self._plan = plan
+        self._engine = engine
+        # Parts of a group at other engines draw independently.
+        self._stream = stream(plan.seed, plan.version)
+        self._group_stream = stream(self._stream, engine)
+        self._enforced = plan.mode is Mode.ON
+        self._feedback = isinstance(plan.rule, FeedbackRule)
+        self._systematic = plan.draw is Draw.SYSTEMATIC
+        self.hold_head(head_version)
+        self._neutral = plan.rule.mean if isinstance(plan.rule, FeedbackRule) else 0.0
+        self._shares: dict[int, float] = {}
+        self._groups: dict[int, _GroupState] = {}
+
+    def hold_head(self, version: int) -> None:
+        """Say which quality head the engine holds now; 0 for none."""
+        self._keep_all = _reason_to_keep_all(self._plan, version)
+
+    def decide_one(self, request: Request, score: float | None) -> Detection:
+        """Decide one rollout.
+
+        Args:
+            request: which one; ``group_size`` counts the group's rollouts at this engine.
+            score: quality score s in [0, 1]; None or NaN keeps it.
+        """
+        group, size = request.group, request.group_size
+        state = self._state(group)
+        score = math.nan if score is None else float(score)
+        posterior, survival, keep = math.nan, 1.0, True
+        reason = self._keep_all or self._reason_to_keep(score, size)
+        if reason is None:
+            assert self._plan.calibration is not None
+            reason = DecisionReason.DRAW
+            posterior = self._plan.calibration.posterior(score)
+            survival = self._survival(posterior, size, state)
+            keep = self._draw(request, survival, state)
+            if not keep and self._must_keep(size, state):
+                keep, reason = True, DecisionReason.FORCED
+        rank = state.rank
+        state.rank += 1
+        state.spent += survival
+        state.seen += self._neutral if posterior != posterior else posterior
+        state.kept += keep
+        return Detection(
+            request.key,
+            group,
+            request.index,
+            size,
+            rank,
+            score,
+            posterior,
+            survival,
+            keep,
+            reason,
+            self._plan.version,
+            self._enforced,
+            self._engine,
+        )
+
+    def decide(
+        self,
+        scores_N: Any,
+        keys_N: Any,
+        groups_N: Any,
+        indices_N: Any | None = None,
+        group_size: Any | None = None,
+    ) -> Decisions:
+        """Decide N rollouts that arrive in one step (arguments: see ``PruningPlan.decide``)."""
+        rows = _Rows.of(scores_N, keys_N, groups_N, indices_N, group_size)
+        reasons_N = self._reasons(rows)
+        drawn_N = reasons_N == _CODES[DecisionReason.DRAW]
+        posteriors_N = np.full(len(rows.scores_N), np.nan)
+        if drawn_N.any():
+            assert self._plan.calibration is not None
+            posteriors_N[drawn_N] = self._plan.calibration.posteriors_of(rows.scores_N[drawn_N])
+        arrays = _Decided(
+            posteriors_N,
+            np.ones(len(drawn_N)),
+            np.ones(len(drawn_N), dtype=np.bool_),
+            np.zeros(len(drawn_N), dtype=np.int64),
+            reasons_N,
+        )
+        self._decide_waves(rows, drawn_N, arrays)
+        return Decisions(
+            rows.keys_N,
+            rows.groups_N,
+            rows.indices_N,
+            rows.sizes_N,
+            arrays.ranks_N,
+            rows.scores_N,
+            posteriors_N,
+            arrays.survivals_N,
+            arrays.keeps_N,
+            reasons_N,
+            self._plan.version,
+            self._enforced,
+            self._engine,
+        )
+
+    def _decide_waves(self, rows: _Rows, drawn_N: NDArray[np.bool_], out: _Decided) -> None:
+        """Decide the first row of every group, then the second of every group, and so on."""
+        states = [self._state(group) for group in rows.unique_B.tolist()]
+        u_B = uniforms(self._group_stream, rows.unique_B)
+        rank_B = np.array([s.rank for s in states], dtype=np.int64)
+        spent_B = np.array([s.spent for s in states])
+        seen_B = np.array([s.seen for s in states])
+        kept_B = np.array([s.kept for s in states], dtype=np.int64)
+        shares_N = self._shares_of(rows.sizes_N)
+        drawn_u_N = None if self._systematic else uniforms(self._stream, rows.keys_N)
+        all_drawn = bool(drawn_N.all())
+        for wave in rows.waves():
+            b = rows.codes_N[wave]
+            q, sizes, ranks = out.posteriors_N[wave], rows.sizes_N[wave], rank_B[b]
+            if isinstance(self._plan.rule, FeedbackRule):
+                p = self._plan.rule.survivals(
+                    q, shares_N[wave], sizes, ranks, spent_B[b], seen_B[b]
+                )
+            else:
+                p = self._plan.rule.survivals(q)
+            keep = (
+                systematic_keeps(u_B[b], spent_B[b], p)
+                if drawn_u_N is None
+                else drawn_u_N[wave] < p
+            )
+            if not all_drawn:
+                drawn = drawn_N[wave]
+                p, keep = np.where(drawn, p, 1.0), np.where(drawn, keep, True)
+                q = np.where(drawn, q, self._neutral)
+            if self._plan.min_survivors:
+                left = kept_B[b] + sizes - ranks - 1
+                forced = ~keep & (left < self._plan.min_survivors)
+                out.reasons_N[wave[forced]] = _CODES[DecisionReason.FORCED]
+                keep = keep | forced
+            out.survivals_N[wave], out.keeps_N[wave], out.ranks_N[wave] = p, keep, ranks
+            rank_B[b] = ranks + 1
+            spent_B[b] += p
+            seen_B[b] += q
+            kept_B[b] += keep
+        for state, rank, spent, seen, kept in zip(
+            states, rank_B.tolist(), spent_B.tolist(), seen_B.tolist(), kept_B.tolist(), strict=True
+        ):
+            state.rank, state.spent, state.seen, state.kept = rank, spent, seen, kept
+
+    def _state(self, group: int) -> _GroupState:
+        state = self._groups.get(group)
+        if state is None:
+            state = self._groups[group] = _GroupState()
+        return state
+
+    def _reason_to_keep(self, score: float, group_size: int) -> DecisionReason | None:
+        if not 0.0 <= score <= 1.0:
+            return DecisionReason.BAD_SCORE
+        if group_size <= self._plan.min_survivors:
+            return DecisionReason.SMALL_GROUP
+        return None
+
+    def _reasons(self, rows: _Rows) -> NDArray[np.int8]:
+        n = len(rows.scores_N)
+        if self._keep_all is not None:
+            return np.full(n, _CODES[self._keep_all], dtype=np.int8)
+        reasons_N = np.full(n, _CODES[DecisionReason.DRAW], dtype=np.int8)
+        small_N = rows.sizes_N <= self._plan.min_survivors
+        reasons_N[small_N] = _CODES[DecisionReason.SMALL_GROUP]
+        bad_N = ~((rows.scores_N >= 0.0) & (rows.scores_N <= 1.0))
+        reasons_N[bad_N] = _CODES[DecisionReason.BAD_SCORE]
+        return reasons_N
+
+    def _survival(self, posterior: float, group_size: int, state: _GroupState) -> float:
+        rule = self._plan.rule
+        if isinstance(rule, FeedbackRule):
+            share = self._share(group_size)
+            return rule.survival(posterior, share, group_size, state.rank, state.spent, state.seen)
+        return rule.survival(posterior)
+
+    def _draw(self, request: Request, survival: float, state: _GroupState) -> bool:
+        if self._systematic:
+            u = uniform(self._group_stream, request.group)
+            return systematic_keep(u, state.spent, survival)
+        return bernoulli_keep(uniform(self._stream, request.key), survival)
+
+    def _must_keep(self, group_size: int, state: _GroupState) -> bool:
+        """Pruning it would leave fewer than ``min_survivors``, whatever comes after."""
+        return state.kept + group_size - state.rank - 1 < self._plan.min_survivors
+
+    def _share(self, group_size: int) -> float:
+        share = self._shares.get(group_size)
+        if share is None:
+            rule = self._plan.rule
+            share = rule.share(group_size) if isinstance(rule, FeedbackRule) else 0.0
+            self._shares[group_size] = share
+        return share
+
+    def _shares_of(self, sizes_N: Ints) -> Floats:
+        sizes, places_N = np.unique(sizes_N, return_inverse=True)
+        return np.array([self._share(size) for size in sizes.tolist()])[places_N]
+
+
+@dataclass(frozen=True)
+class _Decided:
+    """Arrays that the waves fill in."""
+
+    posteriors_N: Floats
+    survivals_N: Floats
+    keeps_N: NDArray[np.bool_]
+    ranks_N: Ints
+    reasons_N: NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The arguments of one call, with the groups numbered."""
+
+    scores_N: Floats
+    keys_N: NDArray[np.uint64]
+    groups_N: NDArray[np.uint64]
+    indices_N: Ints
+    sizes_N: Ints
+    unique_B: NDArray[np.uint64]
+    codes_N: Ints
+
+    @classmethod
+    def of(
+        cls,
+        scores_N: Any,
+        keys_N: Any,
+        groups_N: Any,
+        indices_N: Any | None,
+        group_size: Any | None,
+    ) -> _Rows:
+        scores_N = np.asarray(scores_N, dtype=np.float64)
+        n = len(scores_N)
+        groups_N = as_keys(groups_N)
+        unique_B, codes_N = np.unique(groups_N, return_inverse=True)
+        if indices_N is None:
+            indices_N = np.arange(n)
+        if group_size is None:
+            group_size = np.bincount(codes_N, minlength=len(unique_B))[codes_N]
+        sizes_N = np.broadcast_to(np.asarray(group_size, dtype=np.int64), (n,))
+        indices_N = np.asarray(indices_N, dtype=np.int64)
+        return cls(scores_N, as_keys(keys_N), groups_N, indices_N, sizes_N, unique_B, codes_N)
+
+    def waves(self) -> list[NDArray[np.intp]]:
+        """Rows by their place within their group: first rows, second rows, …"""
+        n = len(self.codes_N)
+        order_N = np.lexsort((_narrow(self.indices_N), _narrow(self.codes_N)))
+        counts_B = np.bincount(self.codes_N, minlength=len(self.unique_B))
+        starts_B = np.cumsum(counts_B) - counts_B
+        places_N = np.arange(n) - np.repeat(starts_B, counts_B)
+        by_place_N = np.argsort(_narrow(places_N), kind="stable")
+        ends = np.cumsum(np.bincount(places_N)) if n else np.array([], dtype=np.int64)
+        return np.split(order_N[by_place_N], ends[:-1]) if n else []
+
+
+def _narrow(values_N: Ints) -> NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]:
+    """The same values in 16 bits where they fit: numpy then sorts by radix, 6× as fast."""
+    fits = values_N.size > 0 and values_N.min() >= 0 and values_N.max() < 2**16
+    return values_N.astype(np.uint16) if fits else values_N
+
+
+def _reason_to_keep_all(plan: PruningPlan, head_version: int) -> DecisionReason | None:
+    if head_version == 0:
+        return DecisionReason.NO_HEAD
+    if head_version != plan.head_version:
+        return DecisionReason.OLD_HEAD
+    if plan.calibration is None:
+        return DecisionReason.COLD_START
+    return None

@@ -1,0 +1,1 @@
+"""A simulator of batched decoding that carries out ARRoL's pruning plans."""
