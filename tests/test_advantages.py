@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arrol.advantages import (
@@ -131,7 +131,6 @@ class TestExactZeros:
 
 class TestAgainstASlowLoop:
     @given(rows, st.sampled_from([GRPO, DR_GRPO]), st.sampled_from([None, 1.0, 4.0, 1e9]))
-    @settings(deadline=None)
     def test_any_order_of_rows(self, rows, kind, cap):
         rewards, groups, survived, inclusion = zip(*rows, strict=True)
         options = {} if cap is None else {"inclusion_N": inclusion, "weight_cap": cap}
@@ -139,7 +138,6 @@ class TestAgainstASlowLoop:
         np.testing.assert_allclose(found, slow(rows, kind, cap), rtol=1e-6, atol=1e-9)
 
     @given(rows, st.sampled_from([GRPO, DR_GRPO]))
-    @settings(deadline=None)
     def test_what_a_pruned_row_holds_is_not_read(self, rows, kind):
         rewards, groups, survived, inclusion = (np.array(c) for c in zip(*rows, strict=True))
         found = advantages(rewards, groups, survived, kind, inclusion_N=inclusion)
@@ -150,7 +148,6 @@ class TestAgainstASlowLoop:
         assert np.all(found[~survived] == 0.0)
 
     @given(rows)
-    @settings(deadline=None)
     def test_advantages_of_a_group_add_up_to_nothing(self, rows):
         rewards, groups, survived, _ = (np.array(c) for c in zip(*rows, strict=True))
         found = advantages(rewards, groups, survived, DR_GRPO)
@@ -160,7 +157,6 @@ class TestAgainstASlowLoop:
 
 class TestAgainstVerl:
     @given(st.lists(st.tuples(st.floats(-3, 3), st.integers(0, 2)), min_size=1, max_size=30))
-    @settings(deadline=None)
     def test_the_same_where_a_group_has_two_different_rewards(self, rows):
         rows = [(round(score, 2), group) for score, group in rows]
         scores, groups = zip(*rows, strict=True)
@@ -213,7 +209,6 @@ class TestLossWeights:
         st.lists(st.tuples(st.integers(1, 9999), st.booleans()), min_size=1, max_size=30),
         st.sampled_from(LossKind),
     )
-    @settings(deadline=None)
     def test_all_tokens_together_weigh_one(self, rows, kind):
         lengths, used = (np.array(column) for column in zip(*rows, strict=True))
         weights = loss_weights(lengths, used, kind)

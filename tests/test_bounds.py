@@ -54,14 +54,13 @@ class TestRemoval:
         assert float(after) == pytest.approx(0.2)
 
     @given(groups, st.data(), sixtyfourths)
-    @settings(max_examples=300, deadline=None)
+    @settings(max_examples=300)
     def test_the_exact_condition_is_the_truth(self, posteriors, data, target):
         removed = data.draw(st.integers(0, len(posteriors) - 1))
         before, after = distances(posteriors, removed, target)
         assert removal_moves_towards_target(posteriors, removed, target) == (after < before)
 
     @given(groups, st.data(), sixtyfourths)
-    @settings(deadline=None)
     def test_it_is_mirrored_below_the_target(self, posteriors, data, target):
         removed = data.draw(st.integers(0, len(posteriors) - 1))
         mirrored = [1.0 - q for q in posteriors]
@@ -93,13 +92,11 @@ class TestTheorem42:
         np.testing.assert_allclose(leave_one_out_means(values), [0.45, 0.75, 0.6])
 
     @given(st.lists(st.floats(-5, 5), min_size=2, max_size=20))
-    @settings(deadline=None)
     def test_leave_one_out_mean_is_the_mean_of_the_others(self, values):
         direct = [np.mean(values[:j] + values[j + 1 :]) for j in range(len(values))]
         np.testing.assert_allclose(leave_one_out_means(values), direct, atol=1e-12)
 
     @given(st.lists(st.lists(st.integers(1, 9), min_size=3, max_size=3), min_size=1, max_size=4))
-    @settings(deadline=None)
     def test_outcome_and_truth_have_the_same_mean_given_the_posterior(self, masses):
         # Full joint law of (q, q*, Y) with Y ~ Bernoulli(q*) whatever q is; E[Y | q] by summation.
         joint, truths = np.array(masses, float), np.array([0.1, 0.5, 0.8])
@@ -146,7 +143,6 @@ class TestTheorem42:
 
 class TestBalanceShift:
     @given(pairs)
-    @settings(deadline=None)
     def test_it_is_what_all_keep_patterns_average_to(self, pairs):
         # E[q_i | i kept] for a random i: Σ over patterns of P · Σ_kept q, over Σ of P · |kept|.
         q, p = (np.array(column) for column in zip(*pairs, strict=True))
@@ -167,7 +163,6 @@ class TestBalanceShift:
         assert balance_shift(q, p) > 0.05
 
     @given(st.lists(unit, min_size=1, max_size=20), st.floats(0.4, 0.6), st.floats(0.0, 0.3), unit)
-    @settings(deadline=None)
     def test_the_paper_rule_without_clipping_lowers_it_by_a_closed_form(self, q, kappa, lam, rho):
         # |λ(q̄ − q)| ≤ .3 < κ − .05, so nothing is clipped whatever the posteriors are.
         rule, _ = solve_paper(np.array(q), kappa, rho, lam, 0.05, 0.95)
@@ -188,7 +183,7 @@ class TestExtremeShift:
 
     # Not any floats: the solver takes costs that differ by less than 1e-7 for equal.
     @given(st.lists(sixtyfourths, min_size=1, max_size=10), limits)
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     def test_linear_programming_finds_nothing_beyond_it(self, q, limits):
         low, high, kappa = limits
         q = np.array(q)
@@ -201,7 +196,6 @@ class TestExtremeShift:
         assert extreme_balance_shift(q, kappa, low, high) == pytest.approx(shifts, abs=1e-8)
 
     @given(st.lists(unit, min_size=1, max_size=30), limits)
-    @settings(deadline=None)
     def test_it_keeps_its_budget_and_its_bounds(self, q, limits):
         low, high, kappa = limits
         p = extreme_survivals(q, kappa, low, high)
@@ -226,7 +220,6 @@ class TestExtremeShift:
 
 class TestSurvivorDistribution:
     @given(st.lists(unit, max_size=7))
-    @settings(deadline=None)
     def test_it_counts_patterns(self, survivals):
         law = [0.0] * (len(survivals) + 1)
         for pattern in itertools.product([False, True], repeat=len(survivals)):
@@ -246,7 +239,6 @@ class TestSpeedup:
         assert token_speedup([100, 1_000], [0.5, 0.5], 500) == pytest.approx(1_100 / 850)
 
     @given(st.lists(st.tuples(st.integers(1, 5_000), unit), min_size=1, max_size=6))
-    @settings(deadline=None)
     def test_tokens_are_what_all_keep_patterns_average_to(self, rows):
         lengths, survivals = (np.array(column) for column in zip(*rows, strict=True))
         expected = 0.0
@@ -259,7 +251,6 @@ class TestSpeedup:
     work = st.lists(st.tuples(st.floats(1, 9), st.floats(1, 9), st.floats(0, 9)), min_size=1)
 
     @given(work)
-    @settings(deadline=None)
     def test_whatever_the_costs_the_speedup_lies_between_the_ratios(self, work):
         off, on, costs = (np.array(column) for column in zip(*work, strict=True))
         costs[0] += 0.1

@@ -41,7 +41,6 @@ def labelled(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 class TestHistogram:
     @given(rows, st.integers(1, 9))
-    @settings(deadline=None)
     def test_without_smoothing_it_is_the_share_of_right_ones_in_each_bin(self, rows, bins):
         scores, outcomes, weights = (np.array(column) for column in zip(*rows, strict=True))
         table = fit_calibration(scores, outcomes, weights, CalibratorKind.HISTOGRAM, bins, 0.0)
@@ -89,7 +88,7 @@ class TestLogistic:
         assert fitted == pytest.approx((oracle.coef_[0, 0], oracle.intercept_[0]), abs=1e-5)
 
     @given(st.integers(0, 1_000), st.floats(0.01, 30.0), st.floats(-3.0, 3.0))
-    @settings(max_examples=25, deadline=None)
+    @settings(max_examples=25)
     def test_the_table_follows_the_closed_sigmoid(self, seed, steepness, shift):
         rng = np.random.default_rng(seed)
         scores = expit(2.0 * rng.standard_normal(60))
@@ -122,7 +121,6 @@ class TestIsotonic:
         assert table.posteriors == pytest.approx([expected] * len(table.posteriors), abs=1e-15)
 
     @given(rows)
-    @settings(deadline=None)
     def test_no_posterior_is_a_certainty(self, rows):
         scores, outcomes, weights = zip(*rows, strict=True)
         table = fit_calibration(scores, outcomes, weights, CalibratorKind.ISOTONIC)
@@ -181,7 +179,6 @@ class TestAgainstAKnownTruth:
 
 class TestTable:
     @given(st.lists(unit, min_size=1, max_size=20), st.lists(any_score, max_size=30))
-    @settings(deadline=None)
     def test_step_table_reads_the_same_one_by_one(self, posteriors, scores):
         self.assert_one_by_one(CalibrationTable(TableKind.STEP, (), tuple(posteriors)), scores)
 
@@ -189,7 +186,6 @@ class TestTable:
         st.lists(st.tuples(st.floats(-1, 2), unit), min_size=1, max_size=20),
         st.lists(any_score, max_size=30),
     )
-    @settings(deadline=None)
     def test_linear_table_reads_the_same_one_by_one(self, knots, scores):
         xs = sorted({x for x, _ in knots})
         ys = sorted(y for _, y in knots)[: len(xs)]
@@ -218,7 +214,7 @@ class TestTable:
         assert math.isnan(table.posterior(math.nan))
 
     @given(rows, st.sampled_from(CalibratorKind))
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     def test_json_gives_every_bit_back(self, rows, kind):
         scores, outcomes, weights = zip(*rows, strict=True)
         table = fit_calibration(scores, outcomes, weights, kind, bins=16)
@@ -255,7 +251,7 @@ class TestFit:
             assert fit_calibration(scores, outcomes, None, CalibratorKind.AUTO) == chosen
 
     @given(rows, st.sampled_from(FITTED))
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     def test_only_ratios_of_weights_count(self, rows, kind):
         scores, outcomes, weights = (np.array(column) for column in zip(*rows, strict=True))
         table = fit_calibration(scores, outcomes, weights, kind, bins=8)
@@ -290,7 +286,6 @@ class TestLabelBuffer:
         assert buffer.versions.tolist() == [1, 2, 2]
 
     @given(st.lists(st.lists(st.tuples(unit, st.booleans()), max_size=8), max_size=8))
-    @settings(deadline=None)
     def test_it_holds_the_tail_of_all_that_came(self, batches):
         buffer, everything = LabelBuffer(5), []
         for version, batch in enumerate(batches):
@@ -317,7 +312,6 @@ class TestLabelBuffer:
         assert posterior(outcomes[np.concatenate([right, wrong])]) == pytest.approx(0.5)
 
     @given(st.lists(st.tuples(unit, st.booleans(), st.floats(0.01, 1.0)), max_size=20))
-    @settings(deadline=None)
     def test_json_gives_every_bit_back(self, rows):
         buffer = LabelBuffer(10)
         for version, (score, outcome, inclusion) in enumerate(rows):

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arrol.errors import ArrolError
@@ -43,7 +43,6 @@ def expectation(survivals: tuple[float, ...], statistic) -> float:
 
 class TestUnbiased:
     @given(rollouts)
-    @settings(deadline=None)
     def test_the_sum_over_survivors_is_exactly_unbiased(self, rollouts):
         right, survivals = zip(*rollouts, strict=True)
         y, p = np.array(right, float), np.array(survivals)
@@ -51,7 +50,6 @@ class TestUnbiased:
         assert mean == pytest.approx(sum(right), abs=1e-9)
 
     @given(rollouts)
-    @settings(deadline=None)
     def test_the_number_of_right_ones_pruned_is_exactly_unbiased(self, rollouts):
         right, survivals = zip(*rollouts, strict=True)
         y, p = np.array(right, float), np.array(survivals)
@@ -91,7 +89,6 @@ class TestUnbiased:
         assert false_prune_rate([1, 0, 1], [0.5, 0.25, 1.0]) == pytest.approx(1 / 4)
 
     @given(rollouts)
-    @settings(deadline=None)
     def test_rates_are_rates(self, rollouts):
         right, survivals = zip(*rollouts, strict=True)
         assert 0.0 <= pass_rate(right, survivals) <= 1.0 + 1e-12
@@ -111,7 +108,6 @@ class TestUnbiased:
 
 class TestAuc:
     @given(graded)
-    @settings(deadline=None)
     def test_it_counts_pairs(self, graded):
         scores, right, weights = zip(*graded, strict=True)
         won = pairs = 0.0
@@ -143,7 +139,6 @@ class TestAuc:
 
 class TestCalibrationErrors:
     @given(graded, st.integers(1, 20))
-    @settings(deadline=None)
     def test_ece_is_the_weighted_gap_over_bins(self, graded, bins):
         posteriors, right, weights = zip(*graded, strict=True)
         expected, total = 0.0, sum(weights)
@@ -158,7 +153,6 @@ class TestCalibrationErrors:
         assert found == pytest.approx(expected, abs=1e-12)
 
     @given(graded)
-    @settings(deadline=None)
     def test_brier_is_the_weighted_mean_square(self, graded):
         posteriors, right, weights = zip(*graded, strict=True)
         expected = sum(w * (q - y) ** 2 for q, y, w in graded) / sum(weights)
@@ -179,18 +173,15 @@ class TestCalibrationErrors:
 
 class TestEffectiveSampleSize:
     @given(st.integers(1, 50), st.floats(0.1, 100.0))
-    @settings(deadline=None)
     def test_equal_weights_count_in_full(self, count, weight):
         assert effective_sample_size([weight] * count) == pytest.approx(count)
 
     @given(st.integers(1, 20), st.integers(1, 20), st.floats(1.0, 20.0))
-    @settings(deadline=None)
     def test_two_weights(self, ones, heavy, ratio):
         expected = (ones + heavy * ratio) ** 2 / (ones + heavy * ratio**2)
         assert effective_sample_size([1.0] * ones + [ratio] * heavy) == pytest.approx(expected)
 
     @given(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=20))
-    @settings(deadline=None)
     def test_never_more_than_rows_never_less_than_one(self, weights):
         assert 1.0 - 1e-9 <= effective_sample_size(weights) <= len(weights) + 1e-9
 
@@ -212,7 +203,6 @@ class TestBalance:
         assert math.isnan(balance([math.nan]))
 
     @given(st.lists(unit, min_size=1, max_size=10))
-    @settings(deadline=None)
     def test_it_is_the_mean_balance_less_the_spread_of_rates(self, rates):
         # E[ρ̂(1 − ρ̂)] = m(1 − m) − Var(ρ̂)
         mean = np.mean(rates)

@@ -37,7 +37,7 @@ def test_kill_at_any_time_leaves_a_whole_file(tmp_path):
     )
     for round_ in range(5):
         writer = subprocess.Popen(
-            [sys.executable, "-c", code, str(path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-P", "-c", code, str(path)], stdout=subprocess.PIPE, text=True
         )
         writer.stdout.readline()
         time.sleep(0.01 * round_)

@@ -45,7 +45,9 @@ def test_draws_of_neighbouring_keys_versions_and_seeds_are_uniform_and_uncorrela
 
 def test_stable_key_is_the_same_in_another_process():
     code = "from arrol.keys import stable_key; print(stable_key('prompt-7', 3, 'ü'))"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    other = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
     assert int(other.stdout) == stable_key("prompt-7", 3, "ü")
 
 

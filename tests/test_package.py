@@ -1,0 +1,53 @@
+"""What holds for the package as a whole."""
+
+import ast
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = sorted([*ROOT.glob("arrol/*.py"), *ROOT.glob("sim/**/*.py")])
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+def test_importing_the_core_imports_no_heavy_package():
+    heavy = ["torch", "vllm", "verl", "sklearn", "pandas", "simpy", "matplotlib"]
+    code = f"import arrol, sys; print([name for name in {heavy} if name in sys.modules])"
+    command = [sys.executable, "-P", "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_point_one_way(path):
+    forbidden = ["arrol.adapters"] if "sim" in path.relative_to(ROOT).parts else []
+    forbidden += [] if "sim" in path.relative_to(ROOT).parts else ["arrol.sim", "arrol.adapters"]
+    wrong = [name for name in imports(path) if name.startswith(tuple(forbidden))]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_public_names_are_documented_and_files_are_short(path):
+    text = path.read_text(encoding="utf-8")
+    tree = ast.parse(text)
+    assert ast.get_docstring(tree), "the module has no docstring"
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            assert ast.get_docstring(node), f"{node.name} has no docstring"
+    assert text.count("\n") <= 420
+
+
+def test_types_are_shipped():
+    for package in ("arrol", "arrol.sim"):
+        spec = importlib.util.find_spec(package)
+        assert (Path(spec.origin).parent / "py.typed").exists()
