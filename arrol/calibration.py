@@ -231,17 +231,17 @@ def _fit_logistic(scores: Floats, outcomes: Floats, weights: Floats) -> Calibrat
 def platt_parameters(scores: Floats, outcomes: Floats, weights: Floats) -> tuple[float, float]:
     """Slope a in [0, ``MAX_SLOPE``] and intercept b of Platt's sigmoid on the score's logit."""
     logits = logit(np.clip(scores, SCORE_MARGIN, 1.0 - SCORE_MARGIN))
-    right, wrong = weights @ outcomes, weights @ (1.0 - outcomes)
+    right, wrong = _dot(weights, outcomes), _dot(weights, 1.0 - outcomes)
     targets = np.where(outcomes == 1.0, (right + 1.0) / (right + 2.0), 1.0 / (wrong + 2.0))
 
     def loss(parameters: Floats) -> tuple[float, Floats]:
         margin = parameters[0] * logits + parameters[1]
         log_loss = np.logaddexp(0.0, margin) - targets * margin
         residual = weights * (expit(margin) - targets) / len(logits)
-        gradient = np.array([residual @ logits, residual.sum()])
-        return float(weights @ log_loss) / len(logits), gradient
+        gradient = np.array([_dot(residual, logits), residual.sum()])
+        return _dot(weights, log_loss) / len(logits), gradient
 
-    start = np.array([0.0, logit(weights @ targets / weights.sum())])
+    start = np.array([0.0, logit(_dot(weights, targets) / weights.sum())])
     # The loss is convex; the tolerances are at the edge of what doubles can resolve.
     fit = minimize(
         loss,
@@ -252,6 +252,11 @@ def platt_parameters(scores: Floats, outcomes: Floats, weights: Floats) -> tuple
         options={"ftol": 1e-15, "gtol": 1e-10},
     )
     return float(fit.x[0]), float(fit.x[1])
+
+
+def _dot(left: Floats, right: Floats) -> float:
+    """Not by BLAS: at some thousand rows its threads cost more than they bring."""
+    return float((left * right).sum())
 
 
 def _dense_knots(curve: Callable[[Floats], Floats], reach: float) -> Floats:

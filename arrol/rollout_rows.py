@@ -1,0 +1,321 @@
+"""One record of a rollout log, in any of the known formats, as plain rollouts.
+
+========  =============================================  ======================================
+format    keys needed                                    what they are
+========  =============================================  ======================================
+verl      input, output, score                           a row of ``trainer.rollout_data_dir``:
+                                                         prompt, response, reward. Also used:
+                                                         step, acc, request_id, quality_score.
+                                                         A group: same input, same step.
+lists     response[], score[]                            a problem with all its rollouts and
+                                                         rewards. Also used: pred_score[] (the
+                                                         quality score), question, system.
+rows      group, reward, and tokens or text              a rollout. ``tokens`` is a count or a
+                                                         list of ids. Also used: score (the
+                                                         quality score), outcome, step, index,
+                                                         prompt_tokens or prompt.
+========  =============================================  ======================================
+
+Reward and outcome are kept apart. The outcome is ``outcome`` or, in verl's rows, ``acc`` ≥ ½ where
+there is one; else it is reward > 0. A key whose value is null counts as absent.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+Row = dict[str, Any]
+CountTokens = Callable[[str], int]
+Value = TypeVar("Value")
+
+MAX_TOKENS = 10_000_000  #: a longer rollout is taken for a broken value
+
+
+class LogFormat(StrEnum):
+    """The formats of the module's table."""
+
+    VERL = "verl"
+    LISTS = "lists"
+    ROWS = "rows"
+
+
+class ProblemKind(StrEnum):
+    """What can be wrong with a log; the value reads well in a table."""
+
+    UNREADABLE_FILE = "file that can't be read"
+    EMPTY_FILE = "file without a record"
+    REPEATED_FILE = "file named twice"
+    BROKEN_LINE = "line that is no JSON object"
+    UNKNOWN_FORMAT = "record of no known format"
+    BAD_GROUP = "bad group, step or index"
+    BAD_REWARD = "bad reward"
+    BAD_TOKENS = "bad tokens or text"
+    BAD_OUTCOME = "bad outcome"
+    BAD_SCORE = "bad quality score"
+    EMPTY_GROUP = "group without rollouts"
+    UNEQUAL_LISTS = "lists of unequal length"
+    DUPLICATE = "duplicate"
+    REPEATED = "same text twice"
+
+    @property
+    def used(self) -> bool:
+        """The record is used all the same (without its score, say)."""
+        return self in (ProblemKind.BAD_SCORE, ProblemKind.REPEATED)
+
+
+class RowError(Exception):
+    """A record, or one rollout of it, can't be used."""
+
+    def __init__(self, kind: ProblemKind, text: str) -> None:
+        super().__init__(text)
+        self.kind = kind
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One rollout of a log.
+
+    Attributes:
+        group: what its group has in common, within file and step.
+        step: training step, where the record has one.
+        identity: what tells it from the other rollouts of its group, where the record has it.
+        tokens: generated tokens, at least 1 (the end of the text).
+        prompt_tokens: tokens of the prompt, where known.
+        reward: any real.
+        outcome: it is right.
+        score: quality score as it stands in the log; NaN where absent.
+    """
+
+    group: str | int
+    step: int | None
+    identity: str | int | None
+    tokens: int
+    prompt_tokens: int | None
+    reward: float
+    outcome: bool
+    score: float
+
+
+_NEEDED: dict[LogFormat, tuple[str, ...]] = {
+    LogFormat.VERL: ("input", "output", "score"),
+    LogFormat.LISTS: ("response", "score"),
+    LogFormat.ROWS: ("group", "reward", "tokens"),
+}
+
+
+def row_format(row: Row) -> LogFormat:
+    """The format whose needed keys the record has.
+
+    Raises:
+        RowError: none fits; the text names what the nearest format lacks.
+    """
+    present = {key for key, value in row.items() if value is not None}
+    if "text" in present:
+        present.add("tokens")
+    missing = {kind: [k for k in keys if k not in present] for kind, keys in _NEEDED.items()}
+    for kind in (LogFormat.ROWS, LogFormat.VERL, LogFormat.LISTS):
+        if not missing[kind]:
+            return kind
+    share = {kind: len(keys) / len(_NEEDED[kind]) for kind, keys in missing.items()}
+    nearest = min(share, key=lambda kind: share[kind])
+    if share[nearest] == 1:
+        raise RowError(ProblemKind.UNKNOWN_FORMAT, f"no known key among {_short(sorted(row))}")
+    lacks = ", ".join("tokens or text" if k == "tokens" else k for k in missing[nearest])
+    raise RowError(ProblemKind.UNKNOWN_FORMAT, f"{lacks} missing (nearest format: {nearest})")
+
+
+def samples_of(row: Row, kind: LogFormat, count_tokens: CountTokens) -> Iterator[Sample | RowError]:
+    """The rollouts of one record, and an error for each one of it that can't be used.
+
+    An error of a kind that is ``used`` stands beside its rollout, not in its place.
+
+    Raises:
+        RowError: the whole record can't be used.
+    """
+    row = {key: value for key, value in row.items() if value is not None}
+    if kind is LogFormat.LISTS:
+        yield from _lists_samples(row, count_tokens)
+        return
+    score, error = _score(row.get("score" if kind is LogFormat.ROWS else "quality_score"))
+    make = _rows_sample if kind is LogFormat.ROWS else _verl_sample
+    yield make(row, score, count_tokens)
+    if error:
+        yield error
+
+
+def _verl_sample(row: Row, score: float, count_tokens: CountTokens) -> Sample:
+    reward = _reward(row["score"])
+    prompt = _text(row["input"], "input")
+    accuracy = row.get("acc")
+    return Sample(
+        group=prompt,
+        step=_step(row),
+        identity=_identity(row, "request_id"),
+        tokens=_counted(row["output"], "output", count_tokens),
+        prompt_tokens=count_tokens(prompt),
+        reward=reward,
+        outcome=reward > 0 if accuracy is None else _outcome(accuracy, "acc"),
+        score=score,
+    )
+
+
+def _rows_sample(row: Row, score: float, count_tokens: CountTokens) -> Sample:
+    reward = _reward(row["reward"])
+    outcome = row.get("outcome")
+    tokens = row.get("tokens")
+    counted = _counted(row["text"], "text", count_tokens) if tokens is None else _tokens(tokens)
+    return Sample(
+        group=_group(row["group"]),
+        step=_step(row),
+        identity=_identity(row, "index"),
+        tokens=counted,
+        prompt_tokens=_prompt_tokens(row, count_tokens),
+        reward=reward,
+        outcome=reward > 0 if outcome is None else _outcome(outcome, "outcome"),
+        score=score,
+    )
+
+
+def _lists_samples(row: Row, count_tokens: CountTokens) -> Iterator[Sample | RowError]:
+    responses, rewards = _list(row, "response"), _list(row, "score")
+    scores = _list(row, "pred_score") if "pred_score" in row else [None] * len(responses)
+    if not responses:
+        raise RowError(ProblemKind.EMPTY_GROUP, "response is an empty list")
+    lengths = {"response": len(responses), "score": len(rewards), "pred_score": len(scores)}
+    if len(set(lengths.values())) > 1:
+        text = ", ".join(f"{length} {name}" for name, length in lengths.items())
+        raise RowError(ProblemKind.UNEQUAL_LISTS, text)
+    prompt = "\n".join(v for v in (row.get("system"), row.get("question")) if isinstance(v, str))
+    prompt_tokens = count_tokens(prompt) if prompt else None
+    for place, (response, reward, score) in enumerate(zip(responses, rewards, scores, strict=True)):
+        try:
+            value = _reward(reward)
+            tokens = _counted(response, f"response[{place}]", count_tokens)
+        except RowError as error:
+            yield error
+            continue
+        quality, error_or_none = _score(score)
+        yield Sample("", None, None, tokens, prompt_tokens, value, value > 0, quality)
+        if error_or_none:
+            yield error_or_none
+
+
+def _number(value: Any) -> float:
+    """A finite float of a JSON number or boolean; NaN of anything else."""
+    if not isinstance(value, (int, float)):
+        return math.nan
+    try:
+        number = float(value)
+    except OverflowError:
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _integer(value: Any, low: int, high: int) -> int | None:
+    """The integer that ``value`` is, also as 3.0; None if it is none or outside the range."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    if isinstance(value, float) and not value.is_integer():
+        return None
+    return int(value) if low <= value <= high else None
+
+
+def _reward(value: Any) -> float:
+    number = _number(value)
+    if math.isnan(number):
+        raise RowError(ProblemKind.BAD_REWARD, f"reward {_short(value)} is no finite number")
+    return number
+
+
+def _outcome(value: Any, name: str) -> bool:
+    number = _number(value)
+    if not 0 <= number <= 1:
+        text = f"{name} {_short(value)} is neither a boolean nor a number from 0 to 1"
+        raise RowError(ProblemKind.BAD_OUTCOME, text)
+    return number >= 0.5
+
+
+def _score(value: Any) -> tuple[float, RowError | None]:
+    """A quality score, also as the one element of nested lists, and what is wrong with it."""
+    inner = value
+    while isinstance(inner, list) and len(inner) == 1:
+        inner = inner[0]
+    if inner is None:
+        return math.nan, None
+    number = _number(inner)
+    if math.isnan(number):
+        text = f"quality score {_short(value)} is no finite number; the rollout is used without"
+        return math.nan, RowError(ProblemKind.BAD_SCORE, text)
+    return number, None
+
+
+def _tokens(value: Any) -> int:
+    if isinstance(value, list):
+        return max(1, len(value))
+    count = _integer(value, 0, MAX_TOKENS)
+    if count is None:
+        text = f"tokens {_short(value)} is neither a list nor an integer from 0 to {MAX_TOKENS:,}"
+        raise RowError(ProblemKind.BAD_TOKENS, text)
+    return max(1, count)
+
+
+def _counted(value: Any, name: str, count_tokens: CountTokens) -> int:
+    return max(1, count_tokens(_text(value, name)))
+
+
+def _text(value: Any, name: str) -> str:
+    if not isinstance(value, str):
+        raise RowError(ProblemKind.BAD_TOKENS, f"{name} {_short(value)} is no text")
+    return value
+
+
+def _prompt_tokens(row: Row, count_tokens: CountTokens) -> int | None:
+    if "prompt_tokens" in row:
+        return _tokens(row["prompt_tokens"])
+    return count_tokens(_text(row["prompt"], "prompt")) if "prompt" in row else None
+
+
+def _group(value: Any) -> str | int:
+    if isinstance(value, str):
+        return value
+    number = _integer(value, -(2**63), 2**64)
+    if number is None:
+        raise RowError(ProblemKind.BAD_GROUP, f"group {_short(value)} is no text or 64-bit integer")
+    return number
+
+
+def _step(row: Row) -> int | None:
+    if "step" not in row:
+        return None
+    step = _integer(row["step"], 0, 2**63 - 1)
+    if step is None:
+        text = f"step {_short(row['step'])} is no integer from 0 to 2^63 − 1"
+        raise RowError(ProblemKind.BAD_GROUP, text)
+    return step
+
+
+def _identity(row: Row, name: str) -> str | int | None:
+    value = row.get(name)
+    if value is None or isinstance(value, (str, int)):
+        return value
+    raise RowError(ProblemKind.BAD_GROUP, f"{name} {_short(value)} is no text or integer")
+
+
+def _list(row: Row, name: str) -> list[Any]:
+    value = row[name]
+    if not isinstance(value, list):
+        raise RowError(ProblemKind.UNEQUAL_LISTS, f"{name} {_short(value)} is no list")
+    return value
+
+
+def _short(value: object) -> str:
+    """A value as a message quotes it: on one line, not longer than 60 characters."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python prints
+        text = "a huge integer"
+    return text if len(text) <= 60 else text[:57] + "…"
