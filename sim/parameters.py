@@ -1,0 +1,128 @@
+"""What ``arrol sim`` lets you set: one row a parameter, for flags, checks, help and report."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from arrol.errors import ArrolError, check_integer, check_range
+
+PAPER = "the paper's"
+STATE = "our prior; the paper does not state it"
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A number that a user may set.
+
+    Attributes:
+        name: field of :class:`arrol.sim.settings.SimSettings`; the flag is made from it.
+        text: what it is, as the help says it.
+        unit: of its value; empty for a pure number.
+        low, high: allowed range, closed unless ``open_low`` / ``open_high`` say otherwise.
+        integer: only whole numbers are allowed.
+        source: where the default comes from.
+    """
+
+    name: str
+    text: str
+    unit: str
+    low: float
+    high: float
+    integer: bool = False
+    open_low: bool = False
+    open_high: bool = False
+    source: str = STATE
+
+    @property
+    def flag(self) -> str:
+        """The command-line flag."""
+        return "--" + self.name.replace("_", "-")
+
+    def check(self, value: float) -> None:
+        """Raise :class:`ArrolError` unless the value is allowed."""
+        if self.integer:
+            check_integer(self.flag, value, int(self.low), int(self.high))  # type: ignore[arg-type]
+        else:
+            check_range(
+                self.flag, value, self.low, self.high,
+                open_low=self.open_low, open_high=self.open_high,
+            )  # fmt: skip
+
+    def parse(self, text: str) -> float:
+        """The value that a user typed.
+
+        Raises:
+            ArrolError: it is not a number, or out of range.
+        """
+        try:
+            value = int(text) if self.integer else float(text)
+        except ValueError:
+            value = math.nan
+        if math.isnan(value):
+            kind = "an integer" if self.integer else "a number"
+            raise ArrolError(f"{self.flag} is {text!r}; allowed is {kind}, {self.range_text}.")
+        self.check(value)
+        return value
+
+    @property
+    def range_text(self) -> str:
+        """The allowed range in words."""
+        low = f"above {self.low:,.15g}" if self.open_low else f"{self.low:,.15g}"
+        high = f"below {self.high:,.15g}" if self.open_high else f"{self.high:,.15g}"
+        return f"{low} to {high}"
+
+
+PARAMETERS = (
+    Parameter("prompts", "prompts (groups) in a step", "prompts", 1, 100_000, integer=True),
+    Parameter(
+        "group_size", "rollouts of a prompt, G", "rollouts", 2, 1024, integer=True, source=PAPER
+    ),
+    Parameter(
+        "keep_ratio", "share of rollouts to keep, κ", "", 0, 1, open_low=True, source=PAPER
+    ),
+    Parameter(
+        "target_ratio", "share of right answers to steer survivors to, ρ", "", 0, 1, source=PAPER
+    ),
+    Parameter("strength", "strength of the balance correction, λ", "", 0, 10, source=PAPER),
+    Parameter(
+        "detect_length", "generated tokens at which a rollout is decided, L_detect", "tokens",
+        1, 1_000_000, integer=True, source=PAPER,
+    ),
+    Parameter(
+        "max_num_seqs", "sequences that the engine runs at once", "sequences",
+        1, 100_000, integer=True, source="our prior; a default of vLLM",
+    ),
+    Parameter(
+        "kv_tokens", "KV cache", "tokens", 1, 1e12, integer=True,
+        source="90% of the accelerator's memory, less weights and 3 GiB",
+    ),
+    Parameter("mean_length", "mean generated length of a rollout, uncut", "tokens", 1, 1_000_000),
+    Parameter("length_spread", "standard deviation of log length", "", 0, 3),
+    Parameter(
+        "max_length", "generated tokens at which a rollout is cut", "tokens",
+        2, 1_000_000, integer=True, source=PAPER,
+    ),
+    Parameter("prompt_tokens", "length of a prompt", "tokens", 1, 1_000_000, integer=True),
+    Parameter(
+        "pass_rate", "mean over prompts of P(right)", "", 0, 1, open_low=True, open_high=True,
+        source="Table 4's mean positive ratio",
+    ),
+    Parameter(
+        "pass_rate_concentration",
+        "a + b of the prompts' Beta(a, b) pass rates; small: most prompts are easy or hopeless",
+        "", 0, 1e6, open_low=True,
+    ),
+    Parameter(
+        "length_correlation", "correlation of log length with being right", "", -0.9, 0.9
+    ),
+    Parameter("score_auc", "AUC of the quality score", "", 0.5, 1, open_high=True),
+    Parameter(
+        "prompt_signal", "share of the score's signal that only knows the prompt", "", 0, 1
+    ),
+    Parameter("seed", "seed of all randomness", "", 0, 2**32 - 1, integer=True, source="ours"),
+    Parameter(
+        "seeds", "repetitions behind every mean and 95% interval", "", 2, 1000, integer=True,
+        source="ours",
+    ),
+)  # fmt: skip
