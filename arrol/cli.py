@@ -5,7 +5,6 @@ The core imports neither the simulator nor an adapter; each brings its own comma
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib.metadata import entry_points, version
 
@@ -57,10 +56,6 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         print(f"{name}: interrupted.", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        # The reader (head, less) has gone; nothing more may be written to stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
     return code if isinstance(code, int) else 0
 
 

@@ -70,16 +70,9 @@ class Decisions:
         return [Detection(*(row + constants)) for row in rows]
 
 
-class _GroupState:
-    """Running sums of one group at one engine."""
-
-    __slots__ = ("kept", "rank", "seen", "spent")
-
-    def __init__(self) -> None:
-        self.rank = 0  # how many were decided
-        self.spent = 0.0  # C = Σ p
-        self.seen = 0.0  # Σ q
-        self.kept = 0
+# Running sums of one group at one engine: how many were decided, C = Σp, Σq, how many were kept.
+_Sums = tuple[int, float, float, int]
+_START: _Sums = (0, 0.0, 0.0, 0)
 
 
 class Decider:
@@ -96,12 +89,11 @@ class Decider:
         self._stream = stream(plan.seed, plan.version)
         self._group_stream = stream(self._stream, engine)
         self._enforced = plan.mode is Mode.ON
-        self._feedback = isinstance(plan.rule, FeedbackRule)
         self._systematic = plan.draw is Draw.SYSTEMATIC
         self.hold_head(head_version)
         self._neutral = plan.rule.mean if isinstance(plan.rule, FeedbackRule) else 0.0
         self._shares: dict[int, float] = {}
-        self._groups: dict[int, _GroupState] = {}
+        self._groups: dict[int, _Sums] = {}
 
     def hold_head(self, version: int) -> None:
         """Say which quality head the engine holds now; 0 for none."""
@@ -115,7 +107,7 @@ class Decider:
             score: quality score s in [0, 1]; None or NaN keeps it.
         """
         group, size = request.group, request.group_size
-        state = self._state(group)
+        rank, spent, seen, kept = self._groups.get(group, _START)
         score = math.nan if score is None else float(score)
         posterior, survival, keep = math.nan, 1.0, True
         reason = self._keep_all or self._reason_to_keep(score, size)
@@ -123,15 +115,13 @@ class Decider:
             assert self._plan.calibration is not None
             reason = DecisionReason.DRAW
             posterior = self._plan.calibration.posterior(score)
-            survival = self._survival(posterior, size, state)
-            keep = self._draw(request, survival, state)
-            if not keep and self._must_keep(size, state):
+            survival = self._survival(posterior, size, rank, spent, seen)
+            keep = self._draw(request, survival, spent)
+            # Whatever comes after, pruning it would leave fewer than ``min_survivors``.
+            if not keep and kept + size - rank - 1 < self._plan.min_survivors:
                 keep, reason = True, DecisionReason.FORCED
-        rank = state.rank
-        state.rank += 1
-        state.spent += survival
-        state.seen += self._neutral if posterior != posterior else posterior
-        state.kept += keep
+        seen += self._neutral if posterior != posterior else posterior
+        self._groups[group] = (rank + 1, spent + survival, seen, kept + keep)
         return Detection(
             request.key,
             group,
@@ -190,53 +180,48 @@ class Decider:
 
     def _decide_waves(self, rows: _Rows, drawn_N: NDArray[np.bool_], out: _Decided) -> None:
         """Decide the first row of every group, then the second of every group, and so on."""
-        states = [self._state(group) for group in rows.unique_B.tolist()]
+        rule, minimum = self._plan.rule, self._plan.min_survivors
+        groups = rows.unique_B.tolist()
+        sums = [self._groups.get(group, _START) for group in groups]
+        rank_B, spent_B, seen_B, kept_B = np.array(sums).reshape(-1, 4).T.copy()
         u_B = uniforms(self._group_stream, rows.unique_B)
-        rank_B = np.array([s.rank for s in states], dtype=np.int64)
-        spent_B = np.array([s.spent for s in states])
-        seen_B = np.array([s.seen for s in states])
-        kept_B = np.array([s.kept for s in states], dtype=np.int64)
-        shares_N = self._shares_of(rows.sizes_N)
-        drawn_u_N = None if self._systematic else uniforms(self._stream, rows.keys_N)
+        order_N, waves = rows.waves()
+        # All columns in the order of the waves, so that each wave is a slice of them.
+        codes_N, sizes_N = rows.codes_N[order_N], rows.sizes_N[order_N]
+        posteriors_N, drawn_N = out.posteriors_N[order_N], drawn_N[order_N]
+        shares_N = self._shares_of(sizes_N)
+        u_N = u_B[codes_N] if self._systematic else uniforms(self._stream, rows.keys_N[order_N])
+        survivals_N, keeps_N = np.empty(len(order_N)), np.empty(len(order_N), dtype=np.bool_)
+        ranks_N, forced_N = np.empty_like(sizes_N), np.zeros(len(order_N), dtype=np.bool_)
         all_drawn = bool(drawn_N.all())
-        for wave in rows.waves():
-            b = rows.codes_N[wave]
-            q, sizes, ranks = out.posteriors_N[wave], rows.sizes_N[wave], rank_B[b]
-            if isinstance(self._plan.rule, FeedbackRule):
-                p = self._plan.rule.survivals(
-                    q, shares_N[wave], sizes, ranks, spent_B[b], seen_B[b]
-                )
+        for wave in waves:
+            q, sizes = posteriors_N[wave], sizes_N[wave]
+            # A wave holds each group once, in order: where it holds all, views save the copies.
+            b = slice(None) if len(q) == len(groups) else codes_N[wave]
+            ranks = rank_B[b].copy()
+            if isinstance(rule, FeedbackRule):
+                p = rule.survivals(q, shares_N[wave], sizes, ranks, spent_B[b], seen_B[b])
             else:
-                p = self._plan.rule.survivals(q)
-            keep = (
-                systematic_keeps(u_B[b], spent_B[b], p)
-                if drawn_u_N is None
-                else drawn_u_N[wave] < p
-            )
+                p = rule.survivals(q)
+            keep = systematic_keeps(u_N[wave], spent_B[b], p) if self._systematic else u_N[wave] < p
             if not all_drawn:
                 drawn = drawn_N[wave]
                 p, keep = np.where(drawn, p, 1.0), np.where(drawn, keep, True)
                 q = np.where(drawn, q, self._neutral)
-            if self._plan.min_survivors:
-                left = kept_B[b] + sizes - ranks - 1
-                forced = ~keep & (left < self._plan.min_survivors)
-                out.reasons_N[wave[forced]] = _CODES[DecisionReason.FORCED]
-                keep = keep | forced
-            out.survivals_N[wave], out.keeps_N[wave], out.ranks_N[wave] = p, keep, ranks
-            rank_B[b] = ranks + 1
+            if minimum:
+                forced_N[wave] = ~keep & (kept_B[b] + sizes - ranks - 1 < minimum)
+                keep = keep | forced_N[wave]
+            survivals_N[wave], keeps_N[wave], ranks_N[wave] = p, keep, ranks
+            rank_B[b] += 1
             spent_B[b] += p
             seen_B[b] += q
             kept_B[b] += keep
-        for state, rank, spent, seen, kept in zip(
-            states, rank_B.tolist(), spent_B.tolist(), seen_B.tolist(), kept_B.tolist(), strict=True
-        ):
-            state.rank, state.spent, state.seen, state.kept = rank, spent, seen, kept
-
-    def _state(self, group: int) -> _GroupState:
-        state = self._groups.get(group)
-        if state is None:
-            state = self._groups[group] = _GroupState()
-        return state
+        out.survivals_N[order_N], out.keeps_N[order_N] = survivals_N, keeps_N
+        out.ranks_N[order_N] = ranks_N
+        out.reasons_N[order_N[forced_N]] = _CODES[DecisionReason.FORCED]
+        ranks, kepts = rank_B.astype(np.int64).tolist(), kept_B.astype(np.int64).tolist()
+        sums_B = zip(ranks, spent_B.tolist(), seen_B.tolist(), kepts, strict=True)
+        self._groups.update(zip(groups, sums_B, strict=True))
 
     def _reason_to_keep(self, score: float, group_size: int) -> DecisionReason | None:
         if not 0.0 <= score <= 1.0:
@@ -256,22 +241,17 @@ class Decider:
         reasons_N[bad_N] = _CODES[DecisionReason.BAD_SCORE]
         return reasons_N
 
-    def _survival(self, posterior: float, group_size: int, state: _GroupState) -> float:
+    def _survival(self, posterior: float, size: int, rank: int, spent: float, seen: float) -> float:
         rule = self._plan.rule
         if isinstance(rule, FeedbackRule):
-            share = self._share(group_size)
-            return rule.survival(posterior, share, group_size, state.rank, state.spent, state.seen)
+            return rule.survival(posterior, self._share(size), size, rank, spent, seen)
         return rule.survival(posterior)
 
-    def _draw(self, request: Request, survival: float, state: _GroupState) -> bool:
+    def _draw(self, request: Request, survival: float, spent: float) -> bool:
         if self._systematic:
             u = uniform(self._group_stream, request.group)
-            return systematic_keep(u, state.spent, survival)
+            return systematic_keep(u, spent, survival)
         return bernoulli_keep(uniform(self._stream, request.key), survival)
-
-    def _must_keep(self, group_size: int, state: _GroupState) -> bool:
-        """Pruning it would leave fewer than ``min_survivors``, whatever comes after."""
-        return state.kept + group_size - state.rank - 1 < self._plan.min_survivors
 
     def _share(self, group_size: int) -> float:
         share = self._shares.get(group_size)
@@ -282,6 +262,7 @@ class Decider:
         return share
 
     def _shares_of(self, sizes_N: Ints) -> Floats:
+        """κ' of each row's group size; not read by rules without a budget."""
         sizes, places_N = np.unique(sizes_N, return_inverse=True)
         return np.array([self._share(size) for size in sizes.tolist()])[places_N]
 
@@ -330,16 +311,15 @@ class _Rows:
         indices_N = np.asarray(indices_N, dtype=np.int64)
         return cls(scores_N, as_keys(keys_N), groups_N, indices_N, sizes_N, unique_B, codes_N)
 
-    def waves(self) -> list[NDArray[np.intp]]:
-        """Rows by their place within their group: first rows, second rows, …"""
-        n = len(self.codes_N)
+    def waves(self) -> tuple[Ints, list[slice]]:
+        """The rows' order by their place within their group, and the slice of each place."""
         order_N = np.lexsort((_narrow(self.indices_N), _narrow(self.codes_N)))
         counts_B = np.bincount(self.codes_N, minlength=len(self.unique_B))
         starts_B = np.cumsum(counts_B) - counts_B
-        places_N = np.arange(n) - np.repeat(starts_B, counts_B)
-        by_place_N = np.argsort(_narrow(places_N), kind="stable")
-        ends = np.cumsum(np.bincount(places_N)) if n else np.array([], dtype=np.int64)
-        return np.split(order_N[by_place_N], ends[:-1]) if n else []
+        places_N = np.arange(len(order_N)) - np.repeat(starts_B, counts_B)
+        ends = np.cumsum(np.bincount(places_N)).tolist()
+        slices = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+        return order_N[np.argsort(_narrow(places_N), kind="stable")], slices
 
 
 def _narrow(values_N: Ints) -> NDArray[np.signedinteger[Any] | np.unsignedinteger[Any]]:

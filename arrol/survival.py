@@ -73,12 +73,15 @@ class FeedbackRule:
 
     For the i-th rollout (1-based) of a group of G, given those decided before it:
 
-        base_i = (κ'G − Σ_{j<i} p_j) / (G − i + 1)
-        μ̂_i   = (2q̄ + Σ_{j≤i} q_j) / (2 + i)
-        η_i    = clip(κ'(ρ − μ̂_i) / Var_within(q), −λ, λ)
-        p_i    = clip(base_i + η_i (q_i − μ̂_i), p_min, p_max)
+        R_i  = κ'G − Σ_{j<i} p_j                           what is left of the budget
+        μ̂_i = (2q̄ + Σ_{j≤i} q_j) / (2 + i)
+        η_i  = clip(κ'(ρ − μ̂_i) / Var_within(q), −λ, λ)
+        p_i  = R_i / (G − i + 1) + η_i (q_i − μ̂_i),
 
-    p_i depends on scores alone, never on a draw or a decision: that keeps the marginals exact.
+    clipped to [p_min, p_max] and to what the G − i others, who may get p_min to p_max each, leave
+    to it: [R_i − (G − i) p_max, R_i − (G − i) p_min]. So Σp = κ'G exactly, and systematic draws
+    keep ⌊κ'G⌋ or ⌈κ'G⌉ of every group. p_i depends on scores alone, never on a draw or a
+    decision: that keeps the marginals exact.
 
     Attributes:
         keep_ratio: κ over all rollouts of a group.
@@ -119,27 +122,33 @@ class FeedbackRule:
             spent: Σ_{j<i} p_j.
             seen: Σ_{j<i} q_j.
         """
-        base = (share * group_size - spent) / max(group_size - rank, 1)
+        budget = share * group_size - spent
+        others = max(group_size - rank - 1, 0)
         mean = (2.0 * self.mean + seen + posterior) / (3.0 + rank)
         slope = share * (self.target - mean) / self.variance
         slope = min(max(slope, -self.strength), self.strength)
-        return min(max(base + slope * (posterior - mean), self.low), self.high)
+        line = budget / (others + 1.0) + slope * (posterior - mean)
+        line = min(max(line, budget - others * self.high), budget - others * self.low)
+        return min(max(line, self.low), self.high)
 
     def survivals(
         self,
         posteriors_N: Floats,
         shares_N: Floats,
         group_sizes_N: NDArray[np.int64],
-        ranks_N: NDArray[np.int64],
+        ranks_N: Floats,
         spent_N: Floats,
         seen_N: Floats,
     ) -> Floats:
         """:meth:`survival` of rows of N different groups, equal to the last bit."""
-        base_N = (shares_N * group_sizes_N - spent_N) / np.maximum(group_sizes_N - ranks_N, 1)
+        budget_N = shares_N * group_sizes_N - spent_N
+        others_N = np.maximum(group_sizes_N - ranks_N - 1, 0)
         mean_N = (2.0 * self.mean + seen_N + posteriors_N) / (3.0 + ranks_N)
         slope_N = shares_N * (self.target - mean_N) / self.variance
         slope_N = np.minimum(np.maximum(slope_N, -self.strength), self.strength)
-        line_N: Floats = base_N + slope_N * (posteriors_N - mean_N)
+        line_N: Floats = budget_N / (others_N + 1.0) + slope_N * (posteriors_N - mean_N)
+        line_N = np.maximum(line_N, budget_N - others_N * self.high)
+        line_N = np.minimum(line_N, budget_N - others_N * self.low)
         return np.minimum(np.maximum(line_N, self.low), self.high)
 
 

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    TaskProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
 
 from arrol.config import Preset
-from arrol.errors import ArrolError
-from arrol.sim.hardware import ACCELERATORS, MODELS, find_accelerator, find_model
-from arrol.sim.parameters import PARAMETERS, Parameter
+from arrol.sim.options import Bar, accelerator_option, model_option, number_option
+from arrol.sim.parameters import PARAMETERS
 from arrol.sim.report import (
     prepare_folder,
     print_checks,
@@ -34,67 +25,20 @@ from arrol.sim.settings import SimSettings
 from arrol.sim.studies import STUDIES
 from arrol.sim.trace import write_trace
 
-Value = TypeVar("Value")
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-def _read_number(parameter: Parameter) -> Callable[..., float | None]:
-    """A callback that reads and checks a number by its own rules."""
-
-    def read(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-        return None if value is None else parameter.parse(value)
-
-    return read
-
-
-def _look_up(find: Callable[[str], Value]) -> Callable[..., Value]:
-    """A callback that finds a model or accelerator, and names the flag where it can't."""
-
-    def look_up(ctx: click.Context, param: click.Parameter, value: str) -> Value:
-        try:
-            return find(value)
-        except ArrolError as error:
-            raise ArrolError(f"{param.opts[0]}: {error}") from None
-
-    return look_up
 
 
 def _number_options(command: Command) -> Command:
     """One option for each of :data:`PARAMETERS`, in their order."""
     for parameter in reversed(PARAMETERS):
         default = getattr(SimSettings, parameter.name)
-        unit = f" {parameter.unit}" if parameter.unit else ""
-        command = click.option(
-            parameter.flag,
-            parameter.name,
-            callback=_read_number(parameter),
-            default=None if default is None else str(default),
-            show_default="what the memory leaves" if default is None else True,
-            metavar="N" if parameter.integer else "X",
-            help=f"{parameter.text[0].upper()}{parameter.text[1:]} ({parameter.range_text}{unit}).",
-        )(command)
+        command = number_option(parameter, default, "what the memory leaves")(command)
     return command
 
 
 @click.command("sim", context_settings={"help_option_names": ["-h", "--help"]})
-@click.option(
-    "--model",
-    callback=_look_up(find_model),
-    default="Qwen3-1.7B",
-    show_default=True,
-    metavar="NAME",
-    help=f"Model: {', '.join(MODELS)}, or its sizes (layers=…,hidden=…,intermediate=…,heads=…,"
-    "kv_heads=…,head_dim=…,vocab=…).",
-)
-@click.option(
-    "--accelerator",
-    callback=_look_up(find_accelerator),
-    default="GH200",
-    show_default=True,
-    metavar="NAME",
-    help=f"Accelerator: {', '.join(ACCELERATORS)}, or its figures (flops=…,bandwidth=…,memory=… in "
-    "FLOP/s, B/s and B).",
-)
+@model_option("Qwen3-1.7B")
+@accelerator_option("GH200")
 @click.option(
     "--preset",
     type=click.Choice([preset.value for preset in Preset]),
@@ -155,7 +99,7 @@ def sim(
     chosen = [name for name, _ in STUDIES if not names or name in names]
     studies: list[Study] = []
     pngs: dict[str, bytes] = {}
-    bar = _Bar()
+    bar = Bar("simulating")
     with bar.shown():
         for finished in run_studies(chosen, settings, jobs, bar.progress):
             studies.append(finished.study)
@@ -171,38 +115,3 @@ def sim(
     console.print(f"Report: {report}", soft_wrap=True)
     if not all(check.passed for check in checks):
         ctx.exit(1)
-
-
-class _Bar:
-    """A progress bar on stderr; it leaves nothing behind."""
-
-    def __init__(self) -> None:
-        columns = (TextColumn("simulating"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-        console = Console(stderr=True)
-        self._bars = Progress(
-            *columns,
-            console=console,
-            transient=True,
-            redirect_stdout=False,
-            disable=not console.is_terminal,
-        )
-        self._task = self._bars.add_task("", total=1.0)
-
-    def progress(self, share: float) -> None:
-        """Show the share of all work that is done."""
-        self._bars.update(self._task, completed=share)
-
-    @contextmanager
-    def shown(self) -> Iterator[None]:
-        """Show it within a block."""
-        with self._bars:
-            yield
-
-    @contextmanager
-    def put_aside(self) -> Iterator[None]:
-        """Take it off the terminal within a block that prints there."""
-        self._bars.stop()
-        try:
-            yield
-        finally:
-            self._bars.start()

@@ -28,11 +28,11 @@ def page(studies: Sequence[Study], settings: SimSettings, pngs: Mapping[str, byt
     checks = [check for study in studies for check in study.checks]
     contradictions = [item for study in studies for item in study.contradictions]
     sections = [
-        _section("settings", "What was simulated", _settings(settings)),
-        *(_section(study.name, study.title, _study(study, pngs)) for study in studies),
-        _section("open", "What the paper’s numbers do not pin down", _unpinned()),
-        _section("contradictions", "Does not reproduce", _contradictions(contradictions)),
-        _section("checks", "Checks", _checks(checks)),
+        section("settings", "What was simulated", _settings(settings)),
+        *(section(study.name, study.title, study_body(study, pngs)) for study in studies),
+        section("open", "What the paper’s numbers do not pin down", _unpinned()),
+        section("contradictions", "Does not reproduce", _contradictions(contradictions)),
+        section("checks", "Checks", _checks(checks)),
     ]
     links = [
         ("settings", "parameters"),
@@ -56,7 +56,8 @@ def page(studies: Sequence[Study], settings: SimSettings, pngs: Mapping[str, byt
     )
 
 
-def _section(name: str, title: str, body: str) -> str:
+def section(name: str, title: str, body: str) -> str:
+    """One titled section; ``name`` is its anchor, ``body`` its HTML."""
     return f'<section id="{escape(name)}">\n<h2>{escape(title)}</h2>\n{body}\n</section>'
 
 
@@ -107,7 +108,8 @@ def _settings(settings: SimSettings) -> str:
     )
 
 
-def _study(study: Study, pngs: Mapping[str, bytes]) -> str:
+def study_body(study: Study, pngs: Mapping[str, bytes]) -> str:
+    """A study as HTML: its text, tables and figures, with the PNGs inside."""
     parts = [_paragraphs(study.text)]
     parts += [_table(table) for table in study.tables]
     for figure in study.figures:

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
 from arrol.config import Preset
-from arrol.errors import ArrolError
 from arrol.rollout_log import TOKENS_PER_CHAR, ProblemList, characters, read_rollouts, tokenizer
-from arrol.sim.hardware import ACCELERATORS, MODELS, find_accelerator, find_model
+from arrol.sim.options import Bar, accelerator_option, model_option, number_option
 from arrol.sim.parameters import PARAMETERS, Parameter
 from arrol.sim.replay import ReplaySettings
 from arrol.sim.replay_advice import analyse
@@ -55,24 +52,6 @@ SHOW_PROBLEMS_PARAMETER = Parameter(
 )
 
 
-def _number(parameter: Parameter, default: float) -> Callable[[Command], Command]:
-    """An option that is read and checked by the parameter's own rules."""
-
-    def read(ctx: click.Context, param: click.Parameter, value: str) -> float:
-        return parameter.parse(value)
-
-    unit = f" {parameter.unit}" if parameter.unit else ""
-    return click.option(
-        parameter.flag,
-        parameter.name,
-        callback=read,
-        default=str(default),
-        show_default=True,
-        metavar="N" if parameter.integer else "X",
-        help=f"{parameter.text[0].upper()}{parameter.text[1:]} ({parameter.range_text}{unit}).",
-    )
-
-
 def _settings_numbers(command: Command) -> Command:
     """The options of :data:`NUMBERS`."""
     by_name = {parameter.name: parameter for parameter in PARAMETERS}
@@ -80,20 +59,8 @@ def _settings_numbers(command: Command) -> Command:
         by_name["score_auc"], text="AUC of the quality score that is assumed where a log has none"
     )
     for name in reversed(NUMBERS):
-        command = _number(by_name[name], getattr(ReplaySettings, name))(command)
+        command = number_option(by_name[name], getattr(ReplaySettings, name))(command)
     return command
-
-
-def _named(find: Callable[[str], Any]) -> Callable[..., Any]:
-    """Look up a model or accelerator; what is wrong is said with the flag."""
-
-    def read(ctx: click.Context, param: click.Parameter, value: str) -> Any:
-        try:
-            return find(value)
-        except ArrolError as error:
-            raise ArrolError(f"{param.opts[0]}: {error}") from None
-
-    return read
 
 
 @click.command(
@@ -110,32 +77,16 @@ def _named(find: Callable[[str], Any]) -> Callable[..., Any]:
     help="Rule that is judged; the others are shown beside it.",
 )
 @_settings_numbers
-@click.option(
-    "--model",
-    callback=_named(find_model),
-    default=ReplaySettings.model.name,
-    show_default=True,
-    metavar="NAME",
-    help=f"Model of the simulated engine: {', '.join(MODELS)}, or its sizes (layers=…,hidden=…,"
-    "intermediate=…,heads=…,kv_heads=…,head_dim=…,vocab=…).",
-)
-@click.option(
-    "--accelerator",
-    callback=_named(find_accelerator),
-    default=ReplaySettings.accelerator.name,
-    show_default=True,
-    metavar="NAME",
-    help=f"Accelerator of the simulated engine: {', '.join(ACCELERATORS)}, or its figures "
-    "(flops=…,bandwidth=…,memory=… in FLOP/s, B/s and B).",
-)
-@_number(TOKENS_PER_CHAR_PARAMETER, TOKENS_PER_CHAR)
+@model_option(ReplaySettings.model.name)
+@accelerator_option(ReplaySettings.accelerator.name)
+@number_option(TOKENS_PER_CHAR_PARAMETER, TOKENS_PER_CHAR)
 @click.option(
     "--tokenizer",
     "tokenizer_name",
     metavar="NAME",
     help="Count tokens with this tokenizer instead (hub name or local path; needs transformers).",
 )
-@_number(SHOW_PROBLEMS_PARAMETER, 5)
+@number_option(SHOW_PROBLEMS_PARAMETER, 5)
 @click.option(
     "--out",
     type=click.Path(path_type=Path),
@@ -162,10 +113,10 @@ def replay(
     count = tokenizer(tokenizer_name) if tokenizer_name else characters(tokens_per_char)
     prepare_folder(out)
     console = Console(highlight=False)
-    with _bar("reading") as progress:
+    with Bar("reading").shown() as progress:
         log = read_rollouts(files, count, progress)
     _print_problems(console, log.problems, show_problems)
-    with _bar("replaying") as progress:
+    with Bar("replaying").shown() as progress:
         analysis = analyse(log, settings, progress)
     studies = studies_of(analysis)
     for study in studies:
@@ -186,15 +137,3 @@ def _print_problems(console: Console, problems: ProblemList, show: int) -> None:
     if total > show:
         console.print(Text(f"  … and {total - min(show, total):,} more.", style="dim"))
     console.print()
-
-
-@contextmanager
-def _bar(name: str) -> Iterator[Callable[[float], None]]:
-    """A progress bar on stderr, if that is a terminal; it leaves nothing behind."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    quiet = not console.is_terminal
-    bars = Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=quiet)
-    with bars:
-        task = bars.add_task(name, total=1.0)
-        yield lambda share: bars.update(task, completed=share)

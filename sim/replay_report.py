@@ -51,7 +51,7 @@ def html(studies: Sequence[Study], pngs: Mapping[str, bytes]) -> str:
     ordered = [studies[-1], *studies[:-1]]
     links = "".join(f'<a href="#{study.name}">{study.name}</a>' for study in ordered)
     sections = [
-        page._section(study.name, study.title, page._study(study, pngs)) for study in ordered
+        page.section(study.name, study.title, page.study_body(study, pngs)) for study in ordered
     ]
     return "\n".join(
         [

@@ -115,22 +115,30 @@ def test_early_finishers_are_taken_off_the_budget():
 
 
 @given(
-    st.lists(UNIT, min_size=2, max_size=16), st.floats(0.2, 0.8), UNIT, UNIT, st.floats(0.001, 0.1)
+    st.lists(UNIT, min_size=1, max_size=16),
+    st.floats(LOW, HIGH),
+    UNIT,
+    UNIT,
+    st.floats(0.001, 0.1),
 )
-def test_feedback_spends_the_budget_unless_a_bound_stops_it(posteriors, kappa, rho, mean, variance):
-    """Written once more, slowly, from the formulas; and Σp meets κG to within one bound's step."""
+def test_feedback_spends_exactly_its_budget(posteriors, kappa, rho, mean, variance):
+    """Written once more, slowly, from the formulas."""
     size = len(posteriors)
     rule = FeedbackRule(kappa, 0.0, rho, 0.5, mean, variance, LOW, HIGH, 0)
-    spent, seen, survivals = 0.0, 0.0, []
+    survivals = []
     for i, q in enumerate(posteriors, start=1):
+        spent, seen = sum(survivals), sum(posteriors[: i - 1])
         p = rule.survival(q, rule.share(size), size, i - 1, spent, seen)
-        base = (kappa * size - sum(survivals)) / (size - i + 1)
+        left = kappa * size - spent
         mu = (2 * mean + sum(posteriors[:i])) / (2 + i)
         eta = min(max(kappa * (rho - mu) / variance, -0.5), 0.5)
-        assert abs(p - min(max(base + eta * (q - mu), LOW), HIGH)) < 1e-12
+        lowest = max(LOW, left - (size - i) * HIGH)
+        highest = min(HIGH, left - (size - i) * LOW)
+        expected = min(max(left / (size - i + 1) + eta * (q - mu), lowest), highest)
+        assert abs(p - expected) < 1e-12
+        assert LOW <= p <= HIGH
         survivals.append(p)
-        spent, seen = spent + p, seen + q
-    assert abs(sum(survivals) - kappa * size) <= 1.0
+    assert abs(sum(survivals) - kappa * size) < 1e-9
 
 
 def test_feedback_budget_leaves_min_survivors():

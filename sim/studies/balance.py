@@ -193,28 +193,22 @@ def _steering_table(cells: Cells) -> Table:
 
 def _small_groups(settings: SimSettings) -> Table:
     """G = 8, κ = .25: how many groups pruning leaves without signal."""
-    variants: tuple[tuple[str, Preset, dict[str, Any]], ...] = (
-        ("random", Preset.RANDOM, {}),
-        ("paper", Preset.PAPER, {}),
-        ("balanced, no minimum", Preset.BALANCED, {"min_survivors": 0}),
-        ("balanced", Preset.BALANCED, {}),
-    )
     budget, shown, rows = BUDGETS[1], (TOO_FEW, NO_SIGNAL, PER_GROUP, KEEP_RATE), []
     for concentration in (2.0, 1e6):
         prior = Prior(pass_rate=0.35, concentration=concentration)
-        found: list[list[Measures]] = [[] for _ in variants]
+        found: list[list[Measures]] = [[] for _ in Preset]
         for seed in range(settings.seeds):
             rng = np.random.default_rng([settings.seed, seed, int(concentration), 35])
             state = cold_start(prior, rng)
             batch = workload_of(prior, _groups(settings), budget.group_size).draw(rng)
-            for (_, preset, overrides), measures in zip(variants, found, strict=True):
-                plan = warm_plan(state, preset, keep_ratio=budget.keep_ratio, **overrides)
+            for preset, measures in zip(Preset, found, strict=True):
+                plan = warm_plan(state, preset, keep_ratio=budget.keep_ratio)
                 decisions = decide(plan, batch, rng)
                 measures.append(measure(decisions, batch.outcomes_N, budget.keep_ratio))
         prompts = "differ (a+b = 2)" if concentration == 2.0 else "all alike"
         rows += [
-            {"prompts": prompts, "rule": name} | _shown(measures, shown)
-            for (name, _, _), measures in zip(variants, found, strict=True)
+            {"prompts": prompts, "rule": rule.value} | _shown(measures, shown)
+            for rule, measures in zip(Preset, found, strict=True)
         ]
     return Table(
         name="small_groups",
@@ -224,8 +218,8 @@ def _small_groups(settings: SimSettings) -> Table:
         note=(
             "Independent draws leave a binomial number of survivors: fewer than two in "
             ".75⁸ + 8 · .25 · .75⁷ = .367 of the groups. Without signal: fewer than two "
-            "survivors, or all of one outcome. The default keeps at least two of a group, which "
-            "takes the keep rate up a little."
+            "survivors, or all of one outcome. Balanced spends the budget of every group to the "
+            "end, so here it keeps exactly two."
         ),
     )
 

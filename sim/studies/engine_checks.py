@@ -29,7 +29,6 @@ from arrol.sim.studies.runs import (
 CENTRE = SimSettings(seeds=3)
 SMALL = SimSettings(prompts=4, group_size=8, mean_length=200, max_length=800, detect_length=64)
 KEEP_RATIOS = (0.25, 0.4, 0.5, 0.6, 0.75, 0.9)
-STEERABLE = KEEP_RATIOS[:-1]  #: κ between p_min and p_max with room for the slope on both sides
 SETUPS = {
     "64 prompts": CENTRE,
     "8 prompts, 64 slots": CENTRE.replace(prompts=8, max_num_seqs=64),
@@ -164,8 +163,8 @@ def work_difference(settings: SimSettings) -> float:
 
 
 def _keep_check(by_ratio: dict[float, Pairs]) -> Check:
-    error = max(abs(_mean_kept(by_ratio[ratio]) - ratio) for ratio in STEERABLE)
-    name = f"engine: preset balanced keeps κ, largest error for κ up to {STEERABLE[-1]}"
+    error = max(abs(_mean_kept(by_ratio[ratio]) - ratio) for ratio in KEEP_RATIOS)
+    name = f"engine: preset balanced keeps κ, largest error for κ up to {KEEP_RATIOS[-1]}"
     return Check(name, error, f"≤ {KEEP_TOLERANCE}", error <= KEEP_TOLERANCE)
 
 
@@ -230,8 +229,7 @@ def _keep_table(by_ratio: dict[float, Pairs]) -> Table:
         formats={"κ": ".2f", "kept": ".3f", "generation ×": ".2f", "bound ×": ".2f"},
         note=(
             f"{CENTRE.prompts} prompts, defaults, {CENTRE.seeds} seeds. Kept counts rollouts that "
-            "end before the detection length too. κ = .9 is p_max: what the rule takes from some "
-            "posteriors it can't give to others there, so it keeps less."
+            "end before the detection length too."
         ),
     )
 
