@@ -189,7 +189,7 @@ def test_shadow_decides_as_on_does_but_prunes_nothing(harness):
     assert 0 < sum(keeps) < len(keeps)
     for key, rollout in shadow.items():
         assert rollout.tokens == 20
-        assert rollout.detection == replace(on[key].detection, rank=rollout.detection.rank,
+        assert rollout.detection == on[key].detection._replace(rank=rollout.detection.rank,
                                             enforced=False)  # fmt: skip
 
 
