@@ -39,7 +39,8 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Every speed claim, measured here and now."""
+    """Every speed claim, measured here and now; ``nox -s bench -- step_time_fit.py FILE``."""
     session.install("-c", "constraints.txt", ".")
-    for script in session.posargs or ["decide.py", "engine_speed.py", "step_time_fit.py"]:
-        session.run("python", f"bench/{script}")
+    scripts = [session.posargs] if session.posargs else [["decide.py"], ["engine_speed.py"]]
+    for name, *arguments in scripts:
+        session.run("python", f"bench/{name}", *arguments)
