@@ -119,7 +119,14 @@ class PruningController:
                 counts as unverified: its score is seen, no label is learned from it.
 
         Returns:
-            The step's metrics, also kept in ``self.metrics``.
+            The step's metrics, also kept in ``self.metrics``. Shares: ``keep_rate``,
+            ``early_share`` (ended before the detection length), ``forced_share`` (of the decided).
+            Counts: ``rollouts``, ``pruned``, ``failed``, ``labels``, ``bad_scores``,
+            ``label_buffer``, ``groups_…`` (without signal, by reason). With weights 1/p:
+            ``pass_rate``, ``false_prune_rate``, ``brier``, ``calibration_error``,
+            ``effective_sample_size``, and ``auc`` over the label buffer. Of the survivors as they
+            are: ``pass_rate_survivors``, ``balance`` and ``batch_balance`` (ρ̂(1 − ρ̂) per group
+            and pooled). ``guard_active`` is 0 or 1. NaN where there is nothing to average.
 
         Raises:
             ArrolError: an outcome is neither 0, 1 nor None, or belongs to a pruned rollout.

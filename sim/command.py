@@ -36,7 +36,11 @@ def _number_options(command: Command) -> Command:
     return command
 
 
-@click.command("sim", context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(
+    "sim",
+    short_help="Simulate what pruning would save at your setting.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @model_option("Qwen3-1.7B")
 @accelerator_option("GH200")
 @click.option(
