@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from arrol.columns import Flags, Floats, Integers, check_column, check_one_length
-from arrol.errors import ArrolError, check_range
+from arrol.errors import ArrolError, as_member, check_range
 from arrol.groups import index_groups, signal_mask
 
 EPSILON = 1e-6  #: added to the standard deviation, as in verl
@@ -52,7 +52,7 @@ def advantages(
     rewards_N: ArrayLike,
     groups_N: ArrayLike,
     survived_N: ArrayLike,
-    kind: AdvantageKind,
+    kind: AdvantageKind | str,
     *,
     outcomes_N: ArrayLike | None = None,
     inclusion_N: ArrayLike | None = None,
@@ -74,6 +74,7 @@ def advantages(
     Raises:
         ArrolError: a value is outside its range, lengths differ, or DAPO has no outcomes.
     """
+    kind = as_member("kind", AdvantageKind, kind)
     rewards = _as_real(rewards_N)
     ids, places = index_groups(groups_N)
     survived = np.asarray(survived_N, dtype=np.bool_)
@@ -96,7 +97,7 @@ def advantages(
     return result
 
 
-def loss_weights(lengths_N: ArrayLike, used_N: ArrayLike, kind: LossKind) -> Floats:
+def loss_weights(lengths_N: ArrayLike, used_N: ArrayLike, kind: LossKind | str) -> Floats:
     """Weight of each token of a row in the loss, float64[N]; over all tokens they add up to 1.
 
     Args:
@@ -105,6 +106,7 @@ def loss_weights(lengths_N: ArrayLike, used_N: ArrayLike, kind: LossKind) -> Flo
             (:func:`arrol.groups.signal_mask`), whose tokens alone make up the mean.
         kind: token mean 1/Σ length, or sequence mean 1/(rows · length).
     """
+    kind = as_member("kind", LossKind, kind)
     lengths = np.asarray(lengths_N, dtype=np.float64)
     used = np.asarray(used_N, dtype=np.bool_)
     check_one_length(lengths=lengths, used=used)

@@ -21,7 +21,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit
 
 from arrol.columns import Floats, Integers, as_columns, check_column, check_outcomes
-from arrol.errors import ArrolError, check_integer, check_range
+from arrol.errors import ArrolError, as_member, check_integer, check_range
 
 AUTO_SWITCH = 1_000  #: labels from which ``auto`` fits isotonic instead of logistic
 SCORE_MARGIN = 1e-6  #: the logistic fit sees scores clipped to [margin, 1 − margin]
@@ -71,7 +71,9 @@ class CalibrationTable:
     _columns: tuple[Floats, Floats] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        scores, posteriors = np.array(self.scores), np.array(self.posteriors)
+        object.__setattr__(self, "kind", as_member("kind", TableKind, self.kind))
+        (scores,) = as_columns(scores=self.scores)
+        (posteriors,) = as_columns(posteriors=self.posteriors)
         _check_table(self.kind, scores, posteriors)
         object.__setattr__(self, "_columns", (scores, posteriors))
 

@@ -5,12 +5,16 @@ The core imports neither the simulator nor an adapter; each brings its own comma
 
 from __future__ import annotations
 
+import contextlib
+import io
 import sys
 from importlib.metadata import entry_points, version
 
 import click
 
 from arrol.errors import ArrolError
+
+CLOSED = 141  #: exit code where the reader of the output has gone, as shells give it
 
 
 class _Commands(click.Group):
@@ -34,7 +38,18 @@ def arrol() -> None:
 
 def main() -> None:
     """Run the command; a user's mistake is one sentence on stderr and exit code 2."""
-    sys.exit(run(sys.argv[1:]))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal without κ shows a question mark
+            stream.reconfigure(errors="replace")
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        code = _complain("arrol", f"the output can't be written: {error.strerror}.")
+    if code in (CLOSED, 2):
+        # What is still buffered can't go anywhere: don't let the interpreter try once more.
+        sys.stdout = None
+    sys.exit(code)
 
 
 def run(arguments: list[str]) -> int:
@@ -56,9 +71,14 @@ def run(arguments: list[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         print(f"{name}: interrupted.", file=sys.stderr)
         return 130
+    except SystemExit:  # how click and rich report a reader (head, less) that has gone
+        return CLOSED
+    except OSError as error:
+        return _complain(name, f"the output can't be written: {error.strerror or error}.")
     return code if isinstance(code, int) else 0
 
 
 def _complain(name: str, message: str) -> int:
-    print(f"{name}: {' '.join(message.split())}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the exit code still tells
+        print(f"{name}: {' '.join(message.split())}", file=sys.stderr, flush=True)
     return 2

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from arrol.calibration import CalibratorKind
-from arrol.errors import ArrolError, check_integer, check_range
+from arrol.errors import ArrolError, as_member, check_integer, check_range
 from arrol.records import Mode
 
 
@@ -83,7 +83,7 @@ class PruningConfig:
 
     def __post_init__(self) -> None:
         for name, kind in _KINDS.items():
-            object.__setattr__(self, name, _member(name, kind, getattr(self, name)))
+            object.__setattr__(self, name, as_member(name, kind, getattr(self, name)))
         check_range("keep_ratio", self.keep_ratio, 0, 1, open_low=True)
         check_range("target_ratio", self.target_ratio, 0, 1)
         check_range("strength", self.strength, 0, 10)
@@ -133,7 +133,7 @@ class PruningConfig:
     def preset(cls, preset: Preset | str, **overrides: Any) -> PruningConfig:
         """The configuration that a preset names."""
         build = {Preset.PAPER: cls.paper, Preset.BALANCED: cls.balanced, Preset.RANDOM: cls.random}
-        return build[_member("preset", Preset, preset)](**overrides)
+        return build[as_member("preset", Preset, preset)](**overrides)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -146,11 +146,3 @@ _KINDS: dict[str, type[StrEnum]] = {
     "draw": Draw,
     "calibrator": CalibratorKind,
 }
-
-
-def _member(name: str, kind: type[StrEnum], value: Any) -> Any:
-    try:
-        return kind(value)
-    except ValueError:
-        allowed = ", ".join(member.value for member in kind)
-        raise ArrolError(f"{name} is {value!r}; allowed is one of {allowed}.") from None

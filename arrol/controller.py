@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 import arrol.estimators as estimators
 from arrol.calibration import CalibrationTable, LabelBuffer, fit_calibration
+from arrol.columns import check_column
 from arrol.config import PruningConfig, SurvivalKind
-from arrol.errors import ArrolError
+from arrol.errors import ArrolError, check_integer
 from arrol.files import write_atomically
 from arrol.groups import summarize_groups
-from arrol.keys import splitmix64
 from arrol.plan import PruningPlan
 from arrol.records import DecisionReason, Mode, Rollout
+from arrol.seen_scores import SeenScores, is_score, within_group_variance
 from arrol.survival import (
     FeedbackRule,
     Rule,
@@ -43,6 +44,7 @@ Floats = NDArray[np.float64]
 EARLY_WINDOW = 20  #: steps over which the share of early finishers is averaged
 GUARD_LABELS = 200  #: labels that the guard wants before it judges the scores
 STATE_FORMAT = 1
+MAX_COUNT = 2**53  #: a count beyond it is damage
 
 
 class PruningController:
@@ -59,7 +61,7 @@ class PruningController:
         self.steps = 0
         self.metrics: dict[str, float] = {}
         self._labels = LabelBuffer(self.config.buffer_rows)
-        self._seen = _SeenScores(self.config.buffer_rows)
+        self._seen = SeenScores(self.config.buffer_rows)
         self._early: deque[tuple[int, int]] = deque(maxlen=EARLY_WINDOW)
 
     @property
@@ -129,7 +131,8 @@ class PruningController:
             and pooled). ``guard_active`` is 0 or 1. NaN where there is nothing to average.
 
         Raises:
-            ArrolError: an outcome is neither 0, 1 nor None, or belongs to a pruned rollout.
+            ArrolError: an outcome is neither 0, 1 nor None, or not a survivor's; a key comes
+                twice; a detection's numbers are out of range. Nothing is taken in then.
         """
         step = _Step.of(rollouts, outcomes)
         self._early.append((step.early, step.ended))
@@ -160,20 +163,20 @@ class PruningController:
         Raises:
             ArrolError: it is no such state.
         """
-        if state.get("format") != STATE_FORMAT:
-            raise ArrolError(
-                f"the controller's state has format {state.get('format')!r}; "
-                f"allowed is {STATE_FORMAT}."
-            )
         fresh = PruningController(self.config)
         try:
+            if type(state["format"]) is not int or state["format"] != STATE_FORMAT:
+                raise ArrolError(f"its format is {state['format']!r}; allowed is {STATE_FORMAT}.")
             fresh._labels.load_state_dict(state["labels"])
             fresh._seen.load_state_dict(state["seen"])
-            fresh._early.extend((int(early), int(total)) for early, total in state["early"])
-            fresh.steps = int(state["steps"])
-            fresh.metrics = {k: np.nan if v is None else v for k, v in state["metrics"].items()}
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            raise ArrolError(f"the controller's state is damaged: {error!r}.") from None
+            fresh._early.extend(_early_counts(state["early"]))
+            check_integer("steps", state["steps"], 0, MAX_COUNT)
+            fresh.steps = state["steps"]
+            metrics = state["metrics"].items()
+            fresh.metrics = {name: np.nan if v is None else float(v) for name, v in metrics}
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+            reason = str(error) if isinstance(error, ArrolError) else f"{error!r}."
+            raise ArrolError(f"the controller's state is damaged: {reason}") from None
         # Only now, so that a damaged state changes nothing.
         self.__dict__.update(fresh.__dict__)
 
@@ -189,10 +192,8 @@ class PruningController:
         """
         try:
             state = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ArrolError(f"{path} can't be read as a controller's state: {error}.") from None
-        if not isinstance(state, dict):
-            raise ArrolError(f"{path} holds {type(state).__name__}; allowed is a JSON object.")
         self.load_state_dict(state)
 
     def _fit(self) -> CalibrationTable | None:
@@ -285,33 +286,12 @@ class PruningController:
         }
 
 
-class _SeenScores:
-    """The last scores seen at detection, the pruned rollouts' too, with their groups."""
-
-    def __init__(self, capacity: int) -> None:
-        self._capacity = capacity
-        self.scores: Floats = np.empty(0)
-        self.groups: NDArray[np.uint64] = np.empty(0, dtype=np.uint64)
-
-    def __len__(self) -> int:
-        return len(self.scores)
-
-    def append(self, scores_N: Floats, groups_N: NDArray[np.uint64], step: int) -> None:
-        valid = _valid(scores_N)
-        # The same prompt in another step is another group.
-        groups = groups_N[valid] ^ np.uint64(splitmix64(step))
-        self.scores = np.concatenate([self.scores, scores_N[valid]])[-self._capacity :]
-        self.groups = np.concatenate([self.groups, groups])[-self._capacity :]
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"scores": self.scores.tolist(), "groups": self.groups.tolist()}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        scores = np.asarray(state["scores"], dtype=np.float64)
-        groups = np.asarray(state["groups"], dtype=np.uint64)
-        if scores.shape != groups.shape or scores.ndim != 1:
-            raise ValueError("seen scores and groups differ in length")
-        self.scores, self.groups = scores[-self._capacity :], groups[-self._capacity :]
+def _early_counts(pairs: list[list[int]]) -> Iterator[tuple[int, int]]:
+    """Early finishers and all rollouts of each step, checked."""
+    for early, total in pairs:
+        check_integer("rollouts of a step", total, 0, MAX_COUNT)
+        check_integer("early finishers", early, 0, total)
+        yield early, total
 
 
 class _Step:
@@ -339,18 +319,26 @@ class _Step:
     @classmethod
     def of(cls, rollouts: Sequence[Rollout], outcomes: Mapping[int, Any]) -> _Step:
         step = cls(rollouts)
-        for row, rollout in enumerate(rollouts):
-            outcome = outcomes.get(rollout.key)
+        rows = {rollout.key: row for row, rollout in enumerate(rollouts)}
+        if len(rows) < len(rollouts):
+            raise ArrolError(f"{len(rollouts) - len(rows)} rollouts share a key; allowed is none.")
+        check_column("survival", step.survivals_N, 0.0, 1.0)
+        check_column("inclusion", step.inclusion_N, 0.0, 1.0, open_low=True)
+        known = step.posteriors_N[~np.isnan(step.posteriors_N)]
+        check_column("posterior", known, 0.0, 1.0)
+        for key, outcome in outcomes.items():
             if outcome is None or outcome != outcome:
                 continue
+            row = rows.get(key)
+            if row is None or not rollouts[row].survived:
+                what = "unknown" if row is None else rollouts[row].finish_reason.value
+                raise ArrolError(
+                    f"rollout {key} has outcome {outcome!r} though it is {what}; allowed is an "
+                    "outcome for survivors only."
+                )
             if outcome not in (0, 1):
                 raise ArrolError(
-                    f"the outcome of rollout {rollout.key} is {outcome!r}; allowed is 0, 1 or None."
-                )
-            if not rollout.survived:
-                raise ArrolError(
-                    f"rollout {rollout.key} has outcome {outcome!r} though it was "
-                    f"{rollout.finish_reason.value}; allowed is an outcome for survivors only."
+                    f"the outcome of rollout {key} is {outcome!r}; allowed is 0, 1 or None."
                 )
             step.outcomes_N[row] = float(outcome)
         return step
@@ -365,25 +353,7 @@ class _Step:
 
     @property
     def scored_N(self) -> NDArray[np.bool_]:
-        return _valid(self.scores_N)
-
-
-def _valid(scores_N: Floats) -> NDArray[np.bool_]:
-    valid: NDArray[np.bool_] = (scores_N >= 0.0) & (scores_N <= 1.0)
-    return valid
-
-
-def within_group_variance(posteriors_N: Floats, groups_N: NDArray[np.uint64]) -> float:
-    """Pooled variance of q within groups, Σ(q − mean of its group)² / (N − groups).
-
-    0 where no group has two members.
-    """
-    _, codes_N, counts_B = np.unique(groups_N, return_inverse=True, return_counts=True)
-    freedom = len(posteriors_N) - len(counts_B)
-    if freedom <= 0:
-        return 0.0
-    means_B = np.bincount(codes_N, posteriors_N) / counts_B
-    return float(np.sum((posteriors_N - means_B[codes_N]) ** 2) / freedom)
+        return is_score(self.scores_N)
 
 
 def _status(keep_ratio: float, early_share: float, low: float, high: float) -> SurvivalStatus:

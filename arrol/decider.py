@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from arrol.columns import check_one_length
 from arrol.config import Draw
 from arrol.draws import bernoulli_keep, systematic_keep, systematic_keeps
+from arrol.errors import check_integer
 from arrol.keys import as_keys, stream, uniform, uniforms
 from arrol.records import DecisionReason, Detection, Mode, Request
 from arrol.survival import FeedbackRule
@@ -105,8 +107,13 @@ class Decider:
         Args:
             request: which one; ``group_size`` counts the group's rollouts at this engine.
             score: quality score s in [0, 1]; None or NaN keeps it.
+
+        Raises:
+            ArrolError: ``group_size`` is below 1.
         """
         group, size = request.group, request.group_size
+        if size < 1:
+            check_integer("group_size", size, 1)
         rank, spent, seen, kept = self._groups.get(group, _START)
         score = math.nan if score is None else float(score)
         posterior, survival, keep = math.nan, 1.0, True
@@ -118,7 +125,8 @@ class Decider:
             survival = self._survival(posterior, size, rank, spent, seen)
             keep = self._draw(request, survival, spent)
             # Whatever comes after, pruning it would leave fewer than ``min_survivors``.
-            if not keep and kept + size - rank - 1 < self._plan.min_survivors:
+            minimum = self._plan.min_survivors
+            if minimum and not keep and kept + size - rank - 1 < minimum:
                 keep, reason = True, DecisionReason.FORCED
         seen += self._neutral if posterior != posterior else posterior
         self._groups[group] = (rank + 1, spent + survival, seen, kept + keep)
@@ -307,9 +315,16 @@ class _Rows:
             indices_N = np.arange(n)
         if group_size is None:
             group_size = np.bincount(codes_N, minlength=len(unique_B))[codes_N]
-        sizes_N = np.broadcast_to(np.asarray(group_size, dtype=np.int64), (n,))
+        sizes_N = np.asarray(group_size, dtype=np.int64)
+        sizes_N = np.full(n, sizes_N) if sizes_N.ndim == 0 else sizes_N
         indices_N = np.asarray(indices_N, dtype=np.int64)
-        return cls(scores_N, as_keys(keys_N), groups_N, indices_N, sizes_N, unique_B, codes_N)
+        keys_N = as_keys(keys_N)
+        check_one_length(
+            scores=scores_N, keys=keys_N, groups=groups_N, indices=indices_N, group_size=sizes_N
+        )
+        if n and sizes_N.min() < 1:
+            check_integer("group_size", int(sizes_N.min()), 1)
+        return cls(scores_N, keys_N, groups_N, indices_N, sizes_N, unique_B, codes_N)
 
     def waves(self) -> tuple[Ints, list[slice]]:
         """The rows' order by their place within their group, and the slice of each place."""

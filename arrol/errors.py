@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import math
+from enum import StrEnum
+from numbers import Integral, Real
+from typing import TypeVar
+
+Member = TypeVar("Member", bound=StrEnum)
 
 
 class ArrolError(ValueError):
@@ -25,10 +30,10 @@ def check_range(
 
     The range is closed at both ends unless ``open_low`` / ``open_high`` say otherwise.
     """
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
     inside = (
         is_number
-        and math.isfinite(value)
+        and _is_finite(value)
         and (value > low if open_low else value >= low)
         and (value < high if open_high else value <= high)
     )
@@ -39,10 +44,26 @@ def check_range(
 
 def check_integer(name: str, value: int, low: int, high: int | None = None) -> None:
     """Raise :class:`ArrolError` unless ``value`` is an integer in [low, high]."""
-    is_integer = isinstance(value, int) and not isinstance(value, bool)
+    is_integer = isinstance(value, Integral) and not isinstance(value, bool)
     if not is_integer or value < low or (high is not None and value > high):
         allowed = f"of at least {low}" if high is None else f"from {low} to {high}"
         raise ArrolError(f"{name} is {value!r}; allowed is an integer {allowed}.")
+
+
+def as_member(name: str, kind: type[Member], value: object) -> Member:
+    """The member of a StrEnum that ``value`` names, or is; :class:`ArrolError` if none."""
+    for member in kind:
+        if value == member:
+            return member
+    allowed = ", ".join(member.value for member in kind)
+    raise ArrolError(f"{name} is {value!r}; allowed is one of {allowed}.")
+
+
+def _is_finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond any float
+        return False
 
 
 def _range_text(low: float, high: float, open_low: bool, open_high: bool) -> str:

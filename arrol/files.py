@@ -12,12 +12,13 @@ from arrol.errors import ArrolError
 def write_atomically(path: Path | str, data: str | bytes) -> None:
     """Write ``data`` to a temporary file beside ``path``, sync it, and rename it onto ``path``.
 
-    Whenever the process is killed, ``path`` holds the old content or the new one, never a part.
+    Whenever the process is killed, ``path`` holds the old content or the new one, never a part. A
+    link is followed: what it points to is replaced, not the link.
 
     Raises:
-        ArrolError: the folder can't be written to.
+        ArrolError: the folder can't be written to, or ``path`` is there and no regular file.
     """
-    path = Path(path)
+    path = writable_file(path)
     content = data.encode() if isinstance(data, str) else data
     temporary: str | None = None
     try:
@@ -34,6 +35,23 @@ def write_atomically(path: Path | str, data: str | bytes) -> None:
             os.unlink(temporary)
         reason = error.strerror or str(error)
         raise ArrolError(f"{path} can't be written: {reason}.") from None
+
+
+def writable_file(path: Path | str) -> Path:
+    """Where ``path`` leads, if a file can be put there: nothing yet, or a regular file.
+
+    Raises:
+        ArrolError: it is a folder, a device, a pipe or a link that leads nowhere.
+    """
+    try:
+        target = Path(path).resolve()
+        special = target.is_symlink() or (target.exists() and not target.is_file())
+    except (OSError, RuntimeError, ValueError) as error:  # too long, no permission, a loop, a NUL
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ArrolError(f"{path} can't be written: {reason}.") from None
+    if special or not str(path):
+        raise ArrolError(f"{str(path)!r} can't be written: allowed is a new or a regular file.")
+    return target
 
 
 def _umask() -> int:

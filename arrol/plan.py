@@ -15,6 +15,7 @@ from typing import Any
 from arrol.calibration import CalibrationTable
 from arrol.config import Draw
 from arrol.decider import Decider, Decisions
+from arrol.errors import ArrolError, check_integer
 from arrol.records import DecisionReason, Detection, Mode, Request
 from arrol.survival import Rule, SurvivalStatus, rule_from_dict, rule_to_dict
 
@@ -49,6 +50,13 @@ class PruningPlan:
     calibration: CalibrationTable | None
     min_survivors: int = 0
     status: SurvivalStatus = SurvivalStatus.OK
+
+    def __post_init__(self) -> None:
+        check_integer("version", self.version, 0)
+        check_integer("head_version", self.head_version, 0)
+        check_integer("detect_length", self.detect_length, 1)
+        check_integer("seed", self.seed, 0, 2**64 - 1)
+        check_integer("min_survivors", self.min_survivors, 0)
 
     def decider(self, engine: int = 0, head_version: int | None = None) -> Decider:
         """The plan in force at one engine.
@@ -116,14 +124,21 @@ class PruningPlan:
 
     @classmethod
     def from_json(cls, text: str) -> PruningPlan:
-        """The inverse of :meth:`to_json`."""
-        values = json.loads(text)
-        table = values["calibration"]
-        kinds = {
-            "mode": Mode(values["mode"]),
-            "draw": Draw(values["draw"]),
-            "rule": rule_from_dict(values["rule"]),
-            "calibration": None if table is None else CalibrationTable.from_dict(table),
-            "status": SurvivalStatus(values["status"]),
-        }
-        return cls(**{**values, **kinds})
+        """The inverse of :meth:`to_json`.
+
+        Raises:
+            ArrolError: the text is no plan.
+        """
+        try:
+            values = json.loads(text)
+            table = values["calibration"]
+            kinds = {
+                "mode": Mode(values["mode"]),
+                "draw": Draw(values["draw"]),
+                "rule": rule_from_dict(values["rule"]),
+                "calibration": None if table is None else CalibrationTable.from_dict(table),
+                "status": SurvivalStatus(values["status"]),
+            }
+            return cls(**{**values, **kinds})
+        except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ArrolError(f"the text is no pruning plan: {error!r}.") from None

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import re
 import zlib
 from collections import Counter
@@ -27,20 +28,20 @@ from scipy.stats import rankdata
 
 from arrol.errors import ArrolError, check_range
 from arrol.rollout_rows import (
+    Characters,
     CountTokens,
     LogFormat,
     ProblemKind,
     Row,
     RowError,
     Sample,
+    file_caveat,
+    length_caveat,
+    outcome_note,
+    reward_caveat,
     row_format,
     samples_of,
 )
-
-#: Tokens of a character of text. Measured with Qwen's vocabulary on 480 solutions of MATH problems
-#: by a Qwen2.5-Math model: .336 over all, between .26 and .42 for nine texts of ten. Short
-#: arithmetic has more (.44 on GSM8K solutions: digits are tokens of their own), prose fewer.
-TOKENS_PER_CHAR = 0.33
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")  #: what a folder is read for
 KEPT_PROBLEMS = 1000  #: problems whose text is kept; beyond that they are only counted
@@ -100,7 +101,8 @@ class RolloutLog:
         scores: quality score in [0, 1]; NaN where the log has none.
         formats: records of each format, by file.
         problems: what could not be used.
-        notes: rules that were applied and that a reader should know, one sentence each.
+        notes: rules that were applied and that a reader should know, one text each.
+        caveats: the same, where such a rule may mislead.
     """
 
     groups: Integers
@@ -114,6 +116,7 @@ class RolloutLog:
     formats: dict[str, Counter[LogFormat]]
     problems: ProblemList
     notes: tuple[str, ...]
+    caveats: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -127,16 +130,6 @@ class RolloutLog:
     def scored_share(self) -> float:
         """Share of rollouts with a quality score."""
         return float(np.isfinite(self.scores).mean())
-
-
-def characters(tokens_per_char: float = TOKENS_PER_CHAR) -> CountTokens:
-    """Estimate tokens from characters: round(characters · tokens_per_char), at least 1 of any text.
-
-    Raises:
-        ArrolError: ``tokens_per_char`` is not in (0, 10].
-    """
-    check_range("--tokens-per-char", tokens_per_char, 0, 10, open_low=True)
-    return lambda text: max(round(len(text) * tokens_per_char), min(len(text), 1))
 
 
 def tokenizer(name: str) -> CountTokens:
@@ -169,6 +162,7 @@ def read_rollouts(
     paths: Sequence[str | Path],
     count_tokens: CountTokens | None = None,
     progress: Callable[[float], None] | None = None,
+    right_above: float = 0.0,
 ) -> RolloutLog:
     """Read logs, files or folders of files, into one value.
 
@@ -178,11 +172,14 @@ def read_rollouts(
         count_tokens: tokens of a text, for records without token counts (default: from
             characters).
         progress: called with the share of files that are read.
+        right_above: a rollout whose record states no outcome is right if its reward is above this.
 
     Raises:
-        ArrolError: there is not a single rollout that can be used.
+        ArrolError: there is not a single rollout that can be used, or ``right_above`` is no finite
+            number.
     """
-    reader = _Reader(count_tokens or characters())
+    check_range("--right-above", right_above, -math.inf, math.inf)
+    reader = _Reader(count_tokens or Characters(), right_above)
     files = list(_files(paths, reader.problems))
     for done, path in enumerate(files):
         reader.read(path)
@@ -196,12 +193,13 @@ def unit_scores(scores_N: Floats) -> tuple[Floats, str]:
 
     Scores that all lie in [0, 1] stay as they are. Otherwise each becomes its rank among the n
     scores there are, (rank − ½)/n with mid-ranks for ties: whatever the scale, the order and with
-    it every AUC stay the same. Outcomes are not looked at. NaN stays NaN.
+    it every AUC stay the same. Outcomes are not looked at. NaN stays NaN; where all scores are, the
+    rule is empty.
     """
     known_N = np.isfinite(scores_N)
     known = scores_N[known_N]
     if not len(known):
-        return scores_N, "The log has no quality scores."
+        return scores_N, ""
     if known.min() >= 0 and known.max() <= 1:
         return scores_N, "Quality scores are the log's own (all within [0, 1])."
     ranked_N = np.full(len(scores_N), np.nan)
@@ -215,8 +213,9 @@ def unit_scores(scores_N: Floats) -> tuple[Floats, str]:
 class _Reader:
     """Collects rollouts, problems and formats over all files."""
 
-    def __init__(self, count_tokens: CountTokens) -> None:
+    def __init__(self, count_tokens: CountTokens, right_above: float) -> None:
         self.count_tokens = count_tokens
+        self.right_above = right_above
         self.problems = ProblemList()
         self.formats: dict[str, Counter[LogFormat]] = {}
         self.samples: list[Sample] = []
@@ -224,6 +223,8 @@ class _Reader:
         self.steps: list[int] = []
         self._group_ids: dict[tuple[object, ...], int] = {}
         self._step_ids: dict[tuple[object, ...], int] = {}
+        self._files: dict[tuple[object, ...], str] = {}
+        self._recurring: dict[tuple[object, ...], None] = {}
         self._seen: set[object] = set()
 
     def read(self, path: Path) -> None:
@@ -263,6 +264,10 @@ class _Reader:
             self.steps.append(step)
             key = (step, kind, type(group), group)
             self.groups.append(self._group_ids.setdefault(key, len(self._group_ids)))
+            if kind is not LogFormat.LISTS:
+                name = (sample.step, kind, type(group), group)
+                if self._files.setdefault(name, path) != path:
+                    self._recurring[name] = None
             has_text = not isinstance(row.get("tokens"), (int, float))
             if repeated and has_text and sample.identity is None:
                 text = "the same record as one before; used, as two rollouts may agree"
@@ -284,6 +289,12 @@ class _Reader:
         samples = self.samples
         scores_N, score_note = unit_scores(np.array([s.score for s in samples], dtype=np.float64))
         groups_N = np.array(self.groups, dtype=np.int64)
+        notes = (score_note, outcome_note(samples, self.right_above))
+        caveats = (
+            reward_caveat(samples, self.right_above),
+            length_caveat(samples, self.count_tokens),
+            file_caveat([str(name[-1]) for name in self._recurring]),
+        )
         return RolloutLog(
             groups=groups_N,
             indices=_places(groups_N),
@@ -294,11 +305,15 @@ class _Reader:
                 dtype=np.int64,
             ),
             rewards=np.array([s.reward for s in samples], dtype=np.float64),
-            outcomes=np.array([s.outcome for s in samples], dtype=np.bool_),
+            outcomes=np.array(
+                [s.reward > self.right_above if s.outcome is None else s.outcome for s in samples],
+                dtype=np.bool_,
+            ),
             scores=scores_N,
             formats=self.formats,
             problems=self.problems,
-            notes=(score_note,),
+            notes=tuple(filter(None, notes)),
+            caveats=tuple(filter(None, caveats)),
         )
 
 

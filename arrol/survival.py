@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from arrol.errors import check_integer, check_range
+
 Floats = NDArray[np.float64]
 
 
@@ -56,6 +58,11 @@ class LineRule:
     centre: float
     low: float
     high: float
+
+    def __post_init__(self) -> None:
+        for name in ("base", "slope", "centre"):
+            check_range(name, getattr(self, name))
+        _check_bounds(self.low, self.high)
 
     def survival(self, posterior: float) -> float:
         """p of one posterior."""
@@ -103,6 +110,14 @@ class FeedbackRule:
     low: float
     high: float
     min_survivors: int
+
+    def __post_init__(self) -> None:
+        for name in ("keep_ratio", "early_share", "target", "mean"):
+            check_range(name, getattr(self, name), 0, 1)
+        check_range("strength", self.strength, 0)
+        check_range("variance", self.variance, 0, open_low=True)
+        check_integer("min_survivors", self.min_survivors, 0)
+        _check_bounds(self.low, self.high)
 
     def share(self, group_size: int) -> float:
         """κ', the share of a group's detected rollouts to keep."""
@@ -152,6 +167,11 @@ class FeedbackRule:
         return np.minimum(np.maximum(line_N, self.low), self.high)
 
 
+def _check_bounds(low: float, high: float) -> None:
+    check_range("low", low, 0, 1)
+    check_range("high", high, low, 1)
+
+
 Rule = LineRule | FeedbackRule
 
 
@@ -163,7 +183,10 @@ def rule_to_dict(rule: Rule) -> dict[str, Any]:
 def rule_from_dict(values: dict[str, Any]) -> Rule:
     """The inverse of :func:`rule_to_dict`."""
     fields = {k: v for k, v in values.items() if k != "kind"}
-    return LineRule(**fields) if values["kind"] == "LineRule" else FeedbackRule(**fields)
+    rules: dict[str, type[LineRule | FeedbackRule]] = {
+        rule.__name__: rule for rule in (LineRule, FeedbackRule)
+    }
+    return rules[values["kind"]](**fields)
 
 
 def detected_keep_ratio(keep_ratio: float, early_share: float, low: float, high: float) -> float:

@@ -1,4 +1,4 @@
-"""Tables as text: what one cell says, and how columns fit a width."""
+"""Values as text: what a cell or a step's time says, and how columns fit a width."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from rich.cells import cell_len
 
+from arrol.sim.cost import LAYER_OFFSET, StepTime
 from arrol.sim.results import Table
 
 HALF_WIDTH = " ±"  #: a column "X ±" holds the half width of X's 95% interval
@@ -84,8 +85,23 @@ def cell(value: Any, spec: str = "") -> str:
         return format(int(value), spec if spec.endswith(("d", ",")) else ",")
     if isinstance(value, (float, np.floating)):
         number = float(value)
-        return format(number, spec or (",.0f" if abs(number) >= 1000.0 else ".4g"))
+        text = format(number, spec or (",.0f" if abs(number) >= 1000.0 else ".4g"))
+        rounds_to_0 = np.isfinite(number) and not any(digit in text for digit in "123456789")
+        return text.lstrip("+-") if rounds_to_0 else text
     return str(value)
+
+
+def step_time_text(cost: StepTime) -> str:
+    """The time of a decode step, with every constant that it takes to recompute it."""
+    return (
+        "A decode step with n sequences and K KV tokens takes t₀ + t_s·n + g(n) + kv·K, with "
+        f"t₀ = {cost.fixed * 1e3:.4g} ms, t_s = {cost.per_sequence * 1e6:.4g} µs and "
+        f"kv = {cost.kv_read * 1e9:.4g} ns. g(n) = (m^r + (c·n)^r)^(1/r) + o is a smooth "
+        f"roofline: m = {cost.streaming * 1e3:.4g} ms to stream the weights, "
+        f"c = {cost.arithmetic * 1e6:.4g} µs a token to multiply them, r = {cost.knee:g}, and "
+        f"o = {cost.offset * 1e3:.4g} ms for the start and tail of the kernels, "
+        f"{LAYER_OFFSET * 1e6:.4g} µs a layer."
+    )
 
 
 def _is_number(value: Any) -> bool:

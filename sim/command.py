@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
 
 from arrol.config import Preset
-from arrol.sim.options import Bar, accelerator_option, model_option, number_option
+from arrol.errors import ArrolError
+from arrol.files import writable_file
+from arrol.sim.options import Bar, Screen, accelerator_option, model_option, number_option
 from arrol.sim.parameters import PARAMETERS
 from arrol.sim.report import (
     prepare_folder,
@@ -98,8 +100,8 @@ def sim(
     settings = SimSettings(preset=Preset(preset), **values)
     prepare_folder(out)
     if trace is not None:
-        prepare_folder(trace.parent, "--trace")
-    console = Console(highlight=False)
+        _check_trace(trace, out)
+    screen = Screen()
     chosen = [name for name, _ in STUDIES if not names or name in names]
     studies: list[Study] = []
     pngs: dict[str, bytes] = {}
@@ -109,13 +111,26 @@ def sim(
             studies.append(finished.study)
             pngs |= finished.pngs
             with bar.put_aside():
-                print_study(console, finished.study)
+                screen.show(partial(print_study, study=finished.study))
     if trace is not None:
         write_trace(trace, settings)
     report = write_results(studies, pngs, settings, out)
     checks = [check for study in studies for check in study.checks]
-    print_contradictions(console, [item for study in studies for item in study.contradictions])
-    print_checks(console, checks)
-    console.print(f"Report: {report}", soft_wrap=True)
+    contradictions = [item for study in studies for item in study.contradictions]
+    screen.show(partial(print_contradictions, contradictions=contradictions))
+    screen.show(partial(print_checks, checks=checks))
+    screen.show(lambda console: console.print(f"Report: {report}", soft_wrap=True))
+    screen.close()
     if not all(check.passed for check in checks):
         ctx.exit(1)
+
+
+def _check_trace(trace: Path, out: Path) -> None:
+    """See that the trace can be written, and to no file of the results."""
+    target = writable_file(trace)
+    prepare_folder(target.parent, "--trace's folder")
+    if target.parent == out.resolve() and target.suffix in (".html", ".csv", ".png"):
+        raise ArrolError(
+            f"--trace is {str(trace)!r}; allowed in the results' folder is a name that ends in "
+            ".json."
+        )

@@ -80,6 +80,32 @@ def _look_up(find: Callable[[str], Any]) -> Callable[..., Any]:
     return look_up
 
 
+class Screen:
+    """Prints while it can. What can't be printed must not cost the results.
+
+    Attributes:
+        failure: why printing stopped: a full disk, a reader that has gone; None while it works.
+    """
+
+    def __init__(self) -> None:
+        self.console = Console(highlight=False)
+        self.failure: OSError | SystemExit | None = None
+
+    def show(self, write: Callable[[Console], object]) -> None:
+        """Let ``write`` print, unless printing failed before."""
+        if self.failure is not None:
+            return
+        try:
+            write(self.console)
+        except (OSError, SystemExit) as error:  # rich turns a closed pipe into SystemExit
+            self.failure = error
+
+    def close(self) -> None:
+        """Raise what stopped the printing, now that the results are safe."""
+        if self.failure is not None:
+            raise self.failure
+
+
 class Bar:
     """A progress bar on stderr, if that is a terminal; it leaves nothing behind."""
 

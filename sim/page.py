@@ -7,13 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from arrol.sim import paper
-from arrol.sim.cells import cell, columns_of
+from arrol.sim.cells import cell, columns_of, step_time_text
 from arrol.sim.parameters import PARAMETERS
 from arrol.sim.results import Check, Contradiction, Study, Table
 from arrol.sim.settings import SimSettings
+from arrol.sim.studies import same_cost
 from arrol.sim.style import CSS
 
 TITLE = "ARRoL, simulated"
+YOURS = "your flag"  #: source of a value that is not the default
+DEFAULT_SECONDS = 200.0  #: in about which the default setting generates without pruning
 SHORT = 28  #: characters of a text that is kept on one line
 
 
@@ -32,15 +35,16 @@ def page(studies: Sequence[Study], settings: SimSettings, pngs: Mapping[str, byt
         *(section(study.name, study.title, study_body(study, pngs)) for study in studies),
         section("open", "What the paper’s numbers do not pin down", _unpinned()),
         section("contradictions", "Does not reproduce", _contradictions(contradictions)),
-        section("checks", "Checks", _checks(checks)),
     ]
     links = [
         ("settings", "parameters"),
         *((study.name, study.name) for study in studies),
         ("open", "not pinned down"),
         ("contradictions", "does not reproduce"),
-        ("checks", "checks"),
     ]
+    if checks:
+        sections.append(section("checks", "Checks", _checks(checks)))
+        links.append(("checks", "checks"))
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
@@ -48,6 +52,7 @@ def page(studies: Sequence[Study], settings: SimSettings, pngs: Mapping[str, byt
             f"<title>{TITLE}</title>\n<style>{CSS}</style>\n</head>\n<body>",
             f"<h1>{TITLE}</h1>",
             _summary(checks, contradictions),
+            _verdict(studies, settings),
             "<nav>" + "".join(f'<a href="#{to}">{escape(name)}</a>' for to, name in links),
             "</nav>",
             *sections,
@@ -64,47 +69,70 @@ def section(name: str, title: str, body: str) -> str:
 def _summary(checks: Sequence[Check], contradictions: Sequence[Contradiction]) -> str:
     passed = sum(check.passed for check in checks)
     verdict = "pass" if passed == len(checks) else "fail"
+    counts = []
+    if checks:
+        counts.append(f'<span class="{verdict}">{passed} of {len(checks)} checks passed</span>')
+    if contradictions:
+        one = len(contradictions) == 1
+        claims = "1 claim" if one else f"{len(contradictions)} claims"
+        counts.append(f"{claims} of the paper {'does' if one else 'do'} not reproduce")
     return (
         '<p class="lead">Rollouts of reinforcement learning, pruned while they are generated: the '
         f"rule of {escape(paper.SOURCE)} and ours, carried out by a simulated engine, beside the "
         "figures that the paper publishes.</p>\n"
-        f'<p><span class="{verdict}">{passed} of {len(checks)} checks passed</span>; '
-        f"{len(contradictions)} claims of the paper do not reproduce.</p>"
+        + (f"<p>{'; '.join(counts)}.</p>" if counts else "")
     )
+
+
+def _verdict(studies: Sequence[Study], settings: SimSettings) -> str:
+    """Whether pruning pays in your setting, if the study that asks it ran."""
+    frames = [
+        table.frame
+        for study in studies
+        for table in study.tables
+        if table.name == same_cost.DIFFERENCE_TABLE
+    ]
+    text = " ".join(same_cost.verdict(frame, settings.preset) for frame in frames)
+    return f'<p class="lead">{escape(text)}</p>' if text else ""
 
 
 def _settings(settings: SimSettings) -> str:
-    limits, cost = settings.limits(), settings.cost()
-    rows = [
-        ("model", "--model", settings.model.name, "", settings.model.source),
+    default = SimSettings()
+    preset = "ours" if settings.preset is default.preset else YOURS
+    named = (
+        ("model", "--model", settings.model, default.model, settings.model.source),
         (
             "accelerator",
             "--accelerator",
-            settings.accelerator.name,
-            "",
+            settings.accelerator,
+            default.accelerator,
             settings.accelerator.source,
         ),
-        ("survival rule", "--preset", settings.preset.value, "", "ours"),
+    )
+    rows = [
+        *(
+            (text, flag, value.name, usual.name, "", source)
+            for text, flag, value, usual, source in named
+        ),
+        ("survival rule", "--preset", settings.preset.value, default.preset.value, "", preset),
     ]
     for parameter in PARAMETERS:
-        value = getattr(settings, parameter.name)
-        if value is None:
-            value = limits.kv_tokens
-        source = parameter.source
-        if getattr(settings, parameter.name) != getattr(SimSettings, parameter.name):
-            source = "your flag"
-        rows.append((parameter.text, parameter.flag, cell(value), parameter.unit, source))
-    header = ("parameter", "flag", "value", "unit", "source")
-    step = (
-        f"A decode step with n sequences and K KV tokens takes {cost.fixed * 1e3:.2f} ms + "
-        f"{cost.per_sequence * 1e6:.1f} µs · n + g(n) + {cost.kv_read * 1e9:.2f} ns · K, where g "
-        f"is a smooth roofline (exponent {cost.knee:g}) of {cost.streaming * 1e3:.2f} ms to stream "
-        f"the weights and {cost.arithmetic * 1e6:.2f} µs a token to multiply them."
-    )
+        value, usual = (getattr(which, parameter.name) for which in (settings, default))
+        source = parameter.source if value == usual else YOURS
+        if parameter.name == "kv_tokens":
+            value, usual = settings.limits().kv_tokens, "what fits"
+        rows.append(
+            (parameter.text, parameter.flag, cell(value), cell(usual), parameter.unit, source)
+        )
+    header = ("parameter", "flag", "value", "default", "unit", "source")
+    baseline = paper.TABLE_5[0].grpo_seconds
     return (
         "<p>The setting below is the one that “your setting” and the flags refer to. Studies of a "
         "published table use the paper’s setting, which is this table’s defaults, and say where "
-        "they leave it.</p>\n" + _grid(header, rows, numbers=(2,)) + f"<p>{escape(step)}</p>"
+        f"they leave it. The defaults generate in about {DEFAULT_SECONDS:.0f} s without pruning, "
+        f"and Table 5’s baseline in {baseline} s; so the study of Table 5 solves the mean length "
+        "that takes its time.</p>\n"
+        f"{_grid(header, rows, numbers=(2, 3))}<p>{escape(step_time_text(settings.cost()))}</p>"
     )
 
 

@@ -122,7 +122,9 @@ PARAMETERS = (
     ),
     Parameter("seed", "seed of all randomness", "", 0, 2**32 - 1, integer=True, source="ours"),
     Parameter(
-        "seeds", "repetitions behind every mean and 95% interval", "", 2, 1000, integer=True,
-        source="ours",
+        "seeds",
+        "repetitions behind means and 95% intervals; where a study takes fewer or more, the notes "
+        "of its tables say how many",
+        "", 2, 1000, integer=True, source="ours",
     ),
 )  # fmt: skip

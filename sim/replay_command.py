@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.text import Text
 
 from arrol.config import Preset
-from arrol.rollout_log import TOKENS_PER_CHAR, ProblemList, characters, read_rollouts, tokenizer
+from arrol.rollout_log import ProblemList, read_rollouts, tokenizer
+from arrol.rollout_rows import TOKENS_PER_CHAR, Characters
 from arrol.sim.options import Bar, accelerator_option, model_option, number_option
 from arrol.sim.parameters import PARAMETERS, Parameter
 from arrol.sim.replay import ReplaySettings
@@ -34,6 +35,11 @@ Formats (JSON lines, also gzipped, or Parquet; told by content, not by name):
   rows   a rollout a row: group, reward, and tokens (a count or ids) or
          text; also score (quality score), outcome, step, index,
          prompt_tokens or prompt.
+
+\b
+A rollout is right if its outcome says so or, where there is none, if its
+reward is above --right-above. Groups never span files or steps: the same
+group, or input, in two files is two groups.
 """
 
 NUMBERS = (
@@ -46,6 +52,10 @@ TOKENS_PER_CHAR_PARAMETER = Parameter(
     "tokens of a character, where a log has only text; the default is about what Qwen’s vocabulary "
     "makes of solutions to MATH problems",
     "tokens", 0, 10, open_low=True,
+)  # fmt: skip
+RIGHT_ABOVE_PARAMETER = Parameter(
+    "right_above", "reward above which a rollout that states no outcome counts as right", "",
+    -1e6, 1e6,
 )  # fmt: skip
 SHOW_PROBLEMS_PARAMETER = Parameter(
     "show_problems", "problems of the log to print", "lines", 0, 1000, integer=True
@@ -64,7 +74,10 @@ def _settings_numbers(command: Command) -> Command:
 
 
 @click.command(
-    "replay", context_settings={"help_option_names": ["-h", "--help"]}, epilog=FORMATS.lstrip()
+    "replay",
+    short_help="Replay your own rollout logs through the rule.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=FORMATS.lstrip(),
 )
 @click.argument(
     "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
@@ -86,6 +99,7 @@ def _settings_numbers(command: Command) -> Command:
     metavar="NAME",
     help="Count tokens with this tokenizer instead (hub name or local path; needs transformers).",
 )
+@number_option(RIGHT_ABOVE_PARAMETER, 0.0)
 @number_option(SHOW_PROBLEMS_PARAMETER, 5)
 @click.option(
     "--out",
@@ -99,6 +113,7 @@ def replay(
     preset: str,
     tokens_per_char: float,
     tokenizer_name: str | None,
+    right_above: float,
     show_problems: int,
     out: Path,
     **values: Any,
@@ -110,11 +125,11 @@ def replay(
     rollout can be used.
     """
     settings = ReplaySettings(preset=Preset(preset), **values)
-    count = tokenizer(tokenizer_name) if tokenizer_name else characters(tokens_per_char)
+    count = tokenizer(tokenizer_name) if tokenizer_name else Characters(tokens_per_char)
     prepare_folder(out)
     console = Console(highlight=False)
     with Bar("reading").shown() as progress:
-        log = read_rollouts(files, count, progress)
+        log = read_rollouts(files, count, progress, right_above)
     _print_problems(console, log.problems, show_problems)
     with Bar("replaying").shown() as progress:
         analysis = analyse(log, settings, progress)

@@ -8,7 +8,8 @@ from matplotlib.figure import Figure as Canvas
 from arrol.config import Preset
 from arrol.sim.intervals import mean_and_half_width
 from arrol.sim.replay import EQUAL_TIME, EQUAL_TOKENS, NO_PRUNING
-from arrol.sim.replay_advice import Analysis, Trial
+from arrol.sim.replay_advice import Analysis
+from arrol.sim.replay_trial import Trial
 from arrol.sim.results import Figure
 from arrol.sim.style import BLUE, GREEN, GREY, ORANGE, PURPLE
 
@@ -121,6 +122,6 @@ def detect_figure(analysis: Analysis) -> Figure:
         "replay_detect_length",
         "Detecting earlier or later",
         draw,
-        "Dashed: half of what κ can save at most, which an L_detect should reach to be "
-        "recommended. The score is the same at every L_detect here; a real one grows with it.",
+        "Dashed: half of what κ can save at most, which an L_detect must reach to be "
+        "picked. The score is the same at every L_detect here; a real one grows with it.",
     )

@@ -86,6 +86,7 @@ def summary(analysis: Analysis) -> str:
             "formats": {path: dict(found) for path, found in log.formats.items()},
             "problems": {kind.value: n for kind, n in sorted(log.problems.counts.items())},
             "notes": log.notes,
+            "caveats": log.caveats,
             "scores": "log" if brings_scores(log) else "assumed",
         },
         "signal": {

@@ -20,7 +20,7 @@ from arrol.sim.replay import (
     ReplaySettings,
     brings_scores,
 )
-from arrol.sim.replay_advice import SCAN_SEEDS, Advice, Analysis, Trial
+from arrol.sim.replay_advice import SCAN_SEEDS, Advice, Analysis
 from arrol.sim.replay_clock import PROMPT_TOKENS, TIMED_ROLLOUTS
 from arrol.sim.replay_figures import (
     detect_figure,
@@ -30,8 +30,8 @@ from arrol.sim.replay_figures import (
     score_figure,
 )
 from arrol.sim.replay_signal import RESAMPLES, Signal
+from arrol.sim.replay_trial import FEWEST_KEPT, Trial, meets_keep_ratio
 from arrol.sim.results import Study, Table
-from arrol.survival import detected_keep_ratio
 
 #: Measures of :class:`arrol.sim.replay.Measures` with their column and format.
 COLUMNS = {
@@ -79,7 +79,7 @@ def _log_study(analysis: Analysis) -> Study:
     return Study(
         name="log",
         title="The rollouts",
-        text="\n\n".join([text, *log.notes, *_assumptions(log, settings)]),
+        text="\n\n".join([text, *log.notes, *log.caveats, *_assumptions(log, settings)]),
         tables=tuple(tables),
         figures=(length_figure(analysis), score_figure(analysis))
         if brings_scores(log)
@@ -94,10 +94,12 @@ def _few(values: list[Any]) -> list[Any]:
 def _assumptions(log: RolloutLog, settings: ReplaySettings) -> list[str]:
     found = []
     if not brings_scores(log):
+        scored = int(np.isfinite(log.scores).sum())
+        few = f"only {scored:,} of {len(log):,} rollouts have a quality score"
         found.append(
-            f"ASSUMED: only {log.scored_share:.0%} of the rollouts have a quality score, so scores "
-            f"with an AUC of {settings.score_auc:g} (--score-auc), overall as within groups, are "
-            "drawn in their place, anew in each repetition."
+            f"ASSUMED: {few if scored else 'the log has no quality scores'}, so scores with an AUC "
+            f"of {settings.score_auc:g} (--score-auc), overall as within groups, are drawn in "
+            "their place, anew in each repetition."
         )
     if (log.prompt_tokens < 0).any():
         found.append(f"Prompts whose length the log doesn’t say count {PROMPT_TOKENS} tokens.")
@@ -212,9 +214,9 @@ def _rules_study(analysis: Analysis) -> Study:
 def _floor_text(log: RolloutLog, settings: ReplaySettings) -> str:
     """What happens where κ can't be met, as too many rollouts are never decided."""
     early = float((log.tokens <= settings.detect_length).mean())
-    config = settings.config(settings.preset, 0)
-    if detected_keep_ratio(settings.keep_ratio, early, 0.0, 1.0) > config.min_survival:
+    if early == 1.0 or meets_keep_ratio(log, settings):
         return ""
+    config = settings.config(settings.preset, 0)
     return (
         f"\n\n{early:.0%} of the rollouts end by L_detect, so no rule can prune down to κ: each "
         f"prunes as much as it may, to a survival of p_min = {config.min_survival:g} on average, "
@@ -296,13 +298,27 @@ def _scan_study(analysis: Analysis) -> Study:
         text=(
             f"The preset {best.preset.value} with one setting changed at a time, in at most "
             f"{SCAN_SEEDS} repetitions each. A gain is E[ρ̂(1−ρ̂)] per group less that of the "
-            "smaller group."
+            "smaller group.\n\n" + _selection_text(analysis)
         ),
         tables=tuple(
             _scan_table(name, f"Other {symbol}{where}", symbol, trials)
             for name, (symbol, trials, where) in scans.items()
         ),
         figures=(detect_figure(analysis),),
+    )
+
+
+def _selection_text(analysis: Analysis) -> str:
+    """How the best settings are picked, in words."""
+    settings = analysis.given.settings
+    return (
+        "The best settings are picked one after another. L_detect: of those at which κ can be met "
+        f"and that save half of what κ can, {(1 - settings.keep_ratio) / 2:.0%} of the tokens, "
+        "if possible one that nothing else speaks against; κ: of those that can "
+        f"be met and leave {FEWEST_KEPT} rollouts of a typical group; λ: of all. The value given "
+        "stays, or the largest takes its place if the rule excludes it, unless another has a gain "
+        "at equal time (λ: a balance) that is clearly higher, by a paired 95% interval over "
+        "groups. If no L_detect saves enough, it is the one that saves most."
     )
 
 
@@ -314,7 +330,9 @@ def _scan_table(name: str, title: str, symbol: str, trials: Sequence[Trial]) -> 
     rows = []
     for trial in trials:
         chosen, unpruned = trial.chosen, trial.results[NO_PRUNING]
-        row: dict[str, Any] = {symbol: getattr(trial.settings, name)}
+        settings = trial.settings
+        faster = (unpruned.mean("step") / chosen.values("step")).tolist()
+        row: dict[str, Any] = {symbol: getattr(settings, name)}
         for rival, column in ((EQUAL_TOKENS, "equal tokens"), (EQUAL_TIME, "equal time")):
             gain = trial.gain(rival)
             row |= {f"gain, {column}": gain.value, f"gain, {column} ±": gain.high - gain.value}
@@ -322,7 +340,7 @@ def _scan_table(name: str, title: str, symbol: str, trials: Sequence[Trial]) -> 
             "E[ρ̂(1−ρ̂)]": chosen.mean("balance"),
             "groups without signal": chosen.mean("no_signal"),
             "tokens saved": chosen.mean("tokens_saved"),
-            "step speed-up": unpruned.mean("step") / chosen.mean("step"),
+            **_with_interval("step speed-up", faster, settings.preset.value),
             "keep rate": chosen.mean("keep_rate"),
             "rollouts decided": trial.signal.rollouts,
             "their AUC": trial.signal.overall.value,
@@ -333,7 +351,10 @@ def _scan_table(name: str, title: str, symbol: str, trials: Sequence[Trial]) -> 
         "E[ρ̂(1−ρ̂)]": ".4f", "groups without signal": ".3f",
         "gain, equal tokens": "+.4f", "gain, equal time": "+.4f",
     }  # fmt: skip
-    note = "± is half of a 95% interval over groups (Student’s t, paired)."
+    note = (
+        "± is half of a 95% interval, of a gain over groups (Student’s t, paired), of the speed-up "
+        "over repetitions."
+    )
     if name == "detect_length":
         note += (
             " The AUC is that of the log’s score, whenever it was made: an early one knows less."

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from arrol.errors import ArrolError
 from arrol.files import write_atomically
-from arrol.sim.cells import Column, blocks, columns_of
+from arrol.sim.cells import Column, blocks, cell, columns_of
 from arrol.sim.page import page
 from arrol.sim.results import Check, Contradiction, Study, Table
 from arrol.sim.settings import SimSettings
@@ -28,16 +28,16 @@ def prepare_folder(folder: Path, flag: str = "--out") -> None:
     Raises:
         ArrolError: it can't be; the sentence names ``flag``.
     """
-    if folder.exists() and not folder.is_dir():
-        raise ArrolError(f"{flag} is {str(folder)!r}, which is a file; allowed is a folder.")
     try:
+        if folder.exists() and not folder.is_dir():
+            raise ArrolError(f"{flag} is {str(folder)!r}, which is a file; allowed is a folder.")
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: a link that leads to itself
         raise ArrolError(
             f"{flag} is {str(folder)!r}; allowed is a folder that can be written to "
-            f"({error.strerror or error})."
+            f"({getattr(error, 'strerror', None) or error})."
         ) from None
 
 
@@ -107,12 +107,14 @@ def _grid(columns: Sequence[Column], header_width: int) -> Grid:
 
 
 def print_checks(console: Console, checks: Sequence[Check]) -> None:
-    """Print each check with its figure, its bound and whether it passed."""
+    """Print each check with its figure, its bound and whether it passed; nothing without any."""
+    if not checks:
+        return
     console.rule(Text("Checks", style="bold"), align="left", style="dim")
     grid = Grid.grid(padding=(0, 2, 0, 0))
     for check in checks:
         mark = Text("pass", "bold green") if check.passed else Text("FAIL", "bold red")
-        figure = Text(f"{check.figure:.4g}, must be {check.bound}", justify="left")
+        figure = Text(f"{cell(check.figure)}, must be {check.bound}", justify="left")
         grid.add_row(mark, Text(check.name), figure)
     console.print(grid)
     passed = sum(check.passed for check in checks)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -35,6 +37,14 @@ class Finished:
     pngs: dict[str, bytes]
 
 
+class Ended(BaseException):
+    """A signal asked this process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
 def cores() -> int:
     """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
@@ -60,7 +70,8 @@ def run_studies(
             yield _run(name, settings, _reporter(done, place, progress))
         return
     shares: Any = multiprocessing.Array("d", len(names))
-    with _pool(min(jobs, len(chains)), (shares, tuple(names))) as pool:
+    workers = _pool(min(jobs, len(chains)), (shares, tuple(names)))
+    with _ended_by_signals(), workers as pool:
         futures: dict[str, Future[dict[str, Finished]]] = {}
         for chain in chains:
             futures |= dict.fromkeys(chain, pool.submit(_run_chain, chain, settings))
@@ -116,6 +127,41 @@ def _start_worker(shares: Any, names: tuple[str, ...]) -> None:
     global _shares, _names
     _shares, _names = shares, names
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends its workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    parent = os.getppid()
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    """End this worker when its parent is gone, killed without a chance to end it."""
+    while os.getppid() == parent:
+        time.sleep(POLL_SECONDS)
+    os._exit(1)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP unwind this process as Ctrl-C does, with their own exit codes."""
+
+    def end(number: int, frame: object) -> None:
+        raise Ended(number)
+
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    try:
+        before = {number: signal.signal(number, end) for number in numbers}
+    except ValueError:  # not in the main thread: whoever runs it there handles signals
+        yield
+        return
+    try:
+        yield
+    except Ended as ended:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.kill(os.getpid(), ended.number)
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run_chain(chain: list[str], settings: SimSettings) -> dict[str, Finished]:

@@ -80,6 +80,7 @@ tbody tr:hover td { background: var(--wash); }
 .number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
 .short { white-space: nowrap; }
 thead th.number, thead th.short { white-space: normal; }
+.scroll:has(th:nth-child(11)) :is(th, td) { padding-inline: .38rem; white-space: normal; }
 figure { margin: 1.4rem 0; }
 img { max-width: 100%; height: auto; display: block; }
 figcaption { font-weight: 600; font-size: .95rem; margin-bottom: .3rem; }

@@ -234,3 +234,14 @@ class TestRefused:
     def test_wrong_rows_are_named(self, columns, options, named):
         with pytest.raises(ArrolError, match=named):
             advantages(*columns, GRPO, **options)
+
+
+def test_kinds_may_be_named_and_unknown_ones_are_refused():
+    rewards, groups, survived = [1.0, 0.0, 1.0, 1.0], [0, 0, 1, 1], [True] * 4
+    named = advantages(rewards, groups, survived, "dapo", outcomes_N=[1, 0, 1, 1])
+    member = advantages(rewards, groups, survived, AdvantageKind.DAPO, outcomes_N=[1, 0, 1, 1])
+    assert named.tolist() == member.tolist()
+    with pytest.raises(ArrolError, match="kind is 'ppo'; allowed is one of grpo, dr_grpo, dapo"):
+        advantages(rewards, groups, survived, "ppo")
+    with pytest.raises(ArrolError, match="kind is 'mean'"):
+        loss_weights([1, 2], [True, True], "mean")

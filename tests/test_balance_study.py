@@ -12,6 +12,7 @@ from scipy.stats import beta as beta_law
 from scipy.stats import binom
 
 from arrol.config import Preset
+from arrol.sim import paper
 from arrol.sim.settings import SimSettings
 from arrol.sim.studies import balance, closed_loop, setting
 from arrol.sim.studies.survivors import (
@@ -219,3 +220,48 @@ def test_the_setting_counts_its_own_rollouts() -> None:
     )
     assert groups.loc["kept", "off"] == 1.0
     assert groups.loc["ended before the detection length", "on"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"group_size": 2}, "a group has 2 rollouts"),
+        ({"detect_length": 700, "length_spread": 0.0}, "no rollout is longer than 700 tokens"),
+        ({"detect_length": 690, "length_spread": 0.2}, "more than the keep ratio"),
+        ({"score_auc": 0.5}, "the guard held pruning back"),
+        ({"kv_tokens": 3_000}, "holds about 4 sequences of mean length"),
+        ({"prompts": 1}, "1 prompt × 16 rollouts"),
+    ],
+)
+def test_a_setting_in_which_something_is_amiss_says_what(
+    changes: dict[str, object], said: str
+) -> None:
+    base = SimSettings(prompts=8, mean_length=600.0, max_length=2_000, seeds=2)
+    study = setting.study(base.replace(**changes), lambda share: None)
+    assert said in study.text
+
+
+def test_a_setting_in_which_nothing_is_amiss_says_no_more() -> None:
+    base = SimSettings(prompts=8, mean_length=900.0, length_spread=0.2, max_length=2_000, seeds=2)
+    study = setting.study(base, lambda share: None)
+    assert study.text.count("\n\n") == 1  # the setting and its step time
+    assert all("n = 2 seeds" in table.note for table in study.tables)
+
+
+def test_a_longer_loop_of_the_papers_rule_keeps_what_the_note_says() -> None:
+    law = workload_of(Prior(0.3), closed_loop.GROUPS, paper.GROUP_SIZE)
+    run = closed_loop.simulate_run([law] * 260, Preset.PAPER, np.random.default_rng(0))
+    rates = run[closed_loop.KEEP_RATE]
+    assert rates[200:].mean() == pytest.approx(0.48, abs=0.01)
+    assert rates[200:].mean() < rates[paper.COLD_START_STEPS : closed_loop.STEPS].mean()
+
+
+def test_a_step_whose_rollouts_are_all_pruned_has_no_speed_up_of_training() -> None:
+    base = SimSettings(
+        preset=Preset.PAPER, prompts=1, group_size=2, keep_ratio=0.01, detect_length=1,
+        mean_length=50.0, max_length=99, seeds=3,
+    )  # fmt: skip
+    times = setting.study(base, lambda share: None).tables[0].frame.set_index("phase")
+    assert times.loc["update", "on [s]"] == 0.0
+    assert math.isnan(times.loc["update", "speed-up"])
+    assert times.loc["step", "speed-up"] > 1.0

@@ -1,5 +1,6 @@
 """The ``arrol`` command: exit codes and one-sentence errors."""
 
+import os
 import subprocess
 import sys
 
@@ -10,11 +11,12 @@ from arrol import cli
 from arrol.errors import ArrolError
 
 
-def arrol(*arguments):
+def arrol(*arguments, environment=None):
     return subprocess.run(
         [sys.executable, "-P", "-c", "from arrol.cli import main; main()", *arguments],
         capture_output=True,
         text=True,
+        env={**os.environ, **(environment or {})},
     )
 
 
@@ -67,6 +69,22 @@ def test_a_bug_keeps_its_traceback(monkeypatch):
     monkeypatch.setattr(cli.arrol, "main", fail)
     with pytest.raises(ZeroDivisionError):
         cli.run(["sim"])
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_any_encoding_will_do(encoding):
+    result = arrol("sim", "--help", environment={"PYTHONIOENCODING": encoding})
+    assert result.returncode == 0
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("arguments", ["sim --help", "--version", "sim --keep-ratio 7"])
+def test_full_disk_is_no_traceback_and_exit_code_2(arguments):
+    command = f"{sys.executable} -P -c 'from arrol.cli import main; main()' {arguments}"
+    for full in (f"{command} > /dev/full", f"{command} > /dev/full 2> /dev/full"):
+        result = subprocess.run(full, shell=True, capture_output=True, text=True)
+        assert result.returncode == 2
+        assert "Traceback" not in result.stderr
 
 
 def test_exit_code_of_a_command_comes_through(monkeypatch):

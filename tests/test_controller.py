@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from arrol.config import PruningConfig
-from arrol.controller import PruningController, within_group_variance
+from arrol.controller import PruningController
 from arrol.errors import ArrolError
 from arrol.keys import stable_key
-from arrol.records import DecisionReason, FinishReason, Mode, Request, Rollout
+from arrol.records import DecisionReason, Detection, FinishReason, Mode, Request, Rollout
+from arrol.seen_scores import within_group_variance
 from arrol.survival import FeedbackRule, SurvivalStatus
 
 
@@ -165,18 +166,53 @@ def test_outcome_that_is_none_is_named(outcome, word):
         PruningController().observe([rollout], {7: outcome})
 
 
-def test_outcome_of_a_pruned_rollout_is_refused():
-    rollout = Rollout(7, 1, 0, 10, FinishReason.FAILED)
-    with pytest.raises(ArrolError, match="though it was failed"):
-        PruningController().observe([rollout], {7: 1})
+def observations_to_refuse():
+    stop, fail = FinishReason.STOP, FinishReason.FAILED
+    good = Rollout(7, 1, 0, 10, stop)
+    record = Detection(7, 1, 0, 8, 0, 0.5, 0.5, 0.5, True, DecisionReason.DRAW, 1, True)
+    yield [Rollout(7, 1, 0, 10, fail)], {7: 1}, "though it is failed"
+    yield [good], {8: 1}, "rollout 8 has outcome 1 though it is unknown"
+    yield [good, good], {}, "1 rollouts share a key"
+    for name, value in [("survival", 0.0), ("survival", math.nan), ("posterior", 7.0)]:
+        broken = record._replace(**{name: value})
+        yield [Rollout(7, 1, 0, 600, stop, broken)], {7: 1}, "allowed is a number"
+
+
+@pytest.mark.parametrize(("rollouts", "outcomes", "message"), list(observations_to_refuse()))
+def test_what_is_refused_leaves_no_trace(rollouts, outcomes, message):
+    controller = PruningController(PruningConfig(cold_start_steps=0))
+    World(0.4).step(controller, 0)
+    before = json.dumps(controller.state_dict())
+    with pytest.raises(ArrolError, match=message):
+        controller.observe(rollouts, outcomes)
+    assert json.dumps(controller.state_dict()) == before
 
 
 def damaged_states():
-    yield from ("", "{", "[]", "{}", "\x00", '{"format": 2}', '{"format": 1, "labels": 3}')
+    yield "[" * 100_000
+    yield from ("", "{", "[]", "{}", "null", "\x00", '{"format": 2}', '{"format": 1, "labels": 3}')
     controller = PruningController(PruningConfig(cold_start_steps=0))
     World(0.4, seed=9).step(controller, 0)
     state = controller.state_dict()
-    for name, wrong in [("seen", {}), ("early", 3), ("steps", "x"), ("metrics", 0)]:
+    seen, labels = state["seen"], state["labels"]
+    for name, wrong in [
+        ("format", True),
+        ("seen", {}),
+        ("seen", {**seen, "scores": [None, *seen["scores"][1:]]}),
+        ("seen", {**seen, "scores": [1.5, *seen["scores"][1:]]}),
+        ("seen", {**seen, "groups": seen["groups"][1:]}),
+        ("seen", {**seen, "groups": [-1, *seen["groups"][1:]]}),
+        ("labels", {**labels, "outcomes": labels["outcomes"][1:]}),
+        ("labels", {**labels, "inclusion": [0.0, *labels["inclusion"][1:]]}),
+        ("early", 3),
+        ("early", [[3, 2]]),
+        ("early", [[0, 10**400]]),
+        ("steps", "x"),
+        ("steps", -1),
+        ("steps", 1.5),
+        ("steps", 10**400),
+        ("metrics", 0),
+    ]:
         yield json.dumps({**state, name: wrong})
         yield json.dumps({k: v for k, v in state.items() if k != name})
 

@@ -26,6 +26,26 @@ def test_unwritable_place_is_named(tmp_path):
         write_atomically(tmp_path / "file" / "state.json", "x")
 
 
+def test_a_link_is_followed(tmp_path):
+    (tmp_path / "target").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    write_atomically(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "target").read_text() == "new"
+
+
+def test_what_is_no_regular_file_is_left_alone(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for place in ("pipe", "folder", "loop", "a" * 300, "a\0b"):
+        with pytest.raises(ArrolError, match="can't be written"):
+            write_atomically(tmp_path / place, "x")
+    assert (tmp_path / "pipe").is_fifo()
+    with pytest.raises(ArrolError, match="can't be written"):
+        write_atomically("", "x")
+
+
 def test_kill_at_any_time_leaves_a_whole_file(tmp_path):
     path = tmp_path / "state.txt"
     code = (

@@ -1,5 +1,6 @@
 """Plans: one decision function, whichever way it is asked."""
 
+import json
 import math
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from arrol.calibration import CalibrationTable, TableKind
 from arrol.config import Draw
+from arrol.errors import ArrolError
 from arrol.keys import stream, uniform
 from arrol.plan import PruningPlan
 from arrol.records import DecisionReason, Detection, Mode, Request
@@ -58,6 +60,17 @@ def arrivals(draw):
     cuts = sorted(draw(st.lists(st.integers(0, len(requests)), max_size=4)))
     bounds = zip([0, *cuts], [*cuts, len(requests)], strict=True)
     return [list(zip(requests, scores, strict=True))[a:b] for a, b in bounds]
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 99))
+def test_more_arrivals_than_the_group_size_said_are_decided_alike(size, said, seed):
+    scores = np.random.default_rng(seed).random(size)
+    for survivors in (0, 2):
+        plan = make_plan(survivors=survivors, seed=seed)
+        step = [(Request(i, 1, i, said), score) for i, score in enumerate(scores.tolist())]
+        decider = plan.decider()
+        singles = [decider.decide_one(*arrival) for arrival in step]
+        assert all(map(alike, decide_arrays(plan.decider(), step), singles))
 
 
 def decide_arrays(decider, step):
@@ -214,3 +227,39 @@ def test_shadow_records_without_enforcing():
 
 def test_no_rollouts_no_decisions():
     assert len(make_plan().decide([], [], [])) == 0
+
+
+def damaged_plans():
+    good = make_plan().to_json()
+    yield from (good[:cut] for cut in range(0, len(good) - 1, 41))
+    yield from ("[]", "3", "null", good.replace("FeedbackRule", "Rule"), good[:-1] + ', "x": 1}')
+    for name, wrong in [("version", '"v"'), ("mode", '"o"'), ("seed", "-1"), ("rule", "{}")]:
+        values = json.loads(good)
+        values[name] = json.loads(wrong)
+        yield json.dumps(values)
+
+
+@pytest.mark.parametrize("text", list(damaged_plans()))
+def test_what_is_no_plan_is_refused(text):
+    with pytest.raises(ArrolError):
+        PruningPlan.from_json(text)
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        (([0.5], [1, 2], [1, 1]), "keys has 2 rows"),
+        (([0.5, 0.5], [1, 2], [1]), "groups has 1 rows"),
+        (([0.5], [1], [1], [0, 1]), "indices has 2 rows"),
+        (([0.5], [1], [1], [0], 0), "group_size is 0"),
+        (([[0.5]], [1], [1]), "scores has shape"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named(columns, named):
+    with pytest.raises(ArrolError, match=named):
+        make_plan().decide(*columns)
+
+
+def test_group_size_below_one_is_refused_one_by_one_too():
+    with pytest.raises(ArrolError, match="group_size is 0; allowed is an integer of at least 1"):
+        make_plan().decider().decide_one(Request(1, 1, 0, 0), 0.5)

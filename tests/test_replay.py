@@ -40,17 +40,17 @@ from arrol.sim.replay import (
     smaller_groups,
 )
 from arrol.sim.replay_advice import (
-    Trial,
+    advise,
     analyse,
     choose_detect_length,
     choose_keep_ratio,
     choose_strength,
     detect_lengths,
-    objections,
-    try_settings,
+    flags,
 )
 from arrol.sim.replay_clock import TIMED_ROLLOUTS, Clock, Fate, timed_rows
 from arrol.sim.replay_signal import Estimate, Signal, counted_auc, group_wins, measure_signal
+from arrol.sim.replay_trial import Trial, meets_keep_ratio, objections, try_settings
 from arrol.survival import random_rule
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -464,6 +464,124 @@ def test_what_speaks_against_pruning(log: RolloutLog, text: str) -> None:
     assert text in objections_of(log)
 
 
+def paired_trials(log: RolloutLog, **better: Any) -> tuple[Trial, Trial]:
+    """Trials with settings that nothing speaks against, and with others."""
+    sound = ReplaySettings(seeds=2, detect_length=256, strength=1.0)
+    trials = [
+        try_settings(log, chosen, tuple(Preset), lambda share: None)
+        for chosen in (sound, sound.changed(**better))
+    ]
+    return trials[0], trials[1]
+
+
+def test_settings_given_that_nothing_speaks_against_are_advised() -> None:
+    """Whatever the scans found: here, an L_detect past the longest rollout."""
+    log = random_log(90, 16, pass_rate=0.1, auc=0.97)
+    sound, late = paired_trials(log, detect_length=5000)
+    assert not objections(log, sound)
+    assert objections(log, late)
+    advice = advise(log, sound, late)
+    assert (advice.prune, advice.settings) == (True, sound.settings)
+    assert advice.headline.startswith("Prune, with the settings given")
+    assert flags(sound.settings) in advice.headline
+    assert any(text.startswith(f"With {flags(late.settings)}: ") for text in advice.reasons)
+    turned = advise(log, late, sound)
+    assert (turned.prune, turned.settings) == (True, sound.settings)
+    assert turned.headline.startswith("Prune, with other settings than given")
+    neither = advise(log, late, paired_trials(log, detect_length=6000)[1])
+    assert not neither.prune
+    assert "neither as given nor" in neither.headline
+
+
+def test_few_groups_with_both_outcomes_can_t_tell() -> None:
+    """100 groups of 8, of which 7 have a right and a wrong rollout among the long ones."""
+    outcomes = np.zeros((100, 8))
+    outcomes[:7, 4:] = [1, 0, 1, 0]
+    outcomes[7:50, :4] = [1, 1, 0, 0]  # these end early
+    tokens = np.tile([200] * 2 + [400] * 2 + [2000] * 4, 100)
+    log = log_of(np.repeat(np.arange(100), 8), tokens, outcomes.ravel(), outcomes.ravel() / 2)
+    trial = try_settings(log, ReplaySettings(seeds=2), tuple(Preset), lambda share: None)
+    advice = advise(log, trial, trial)
+    assert not advice.prune
+    assert advice.headline.startswith("Can’t tell")
+    assert len(advice.reasons) == 1
+    assert advice.reasons[0].startswith("Only 7 groups have both outcomes")
+
+
+def with_rivals(tokens: list[float], time: list[float]) -> Trial:
+    """A trial that gains so much on the smaller groups."""
+    trial = trial_of([0.0] * 40, 0.3, preset=Preset.RANDOM)
+    rule = trial.results["balanced"]
+    rivals = {EQUAL_TOKENS: tokens, EQUAL_TIME: time}
+    results = {"random": rule, NO_PRUNING: rule} | {
+        name: RuleResult(rule.runs, -np.array(gains), {}) for name, gains in rivals.items()
+    }
+    sure = Estimate(0.8, 0.7, 0.9)
+    return Trial(trial.settings, results, Signal(300, 40, sure, sure))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "time", "said"),
+    [
+        ([0.02, 0.03], [0.02, 0.03], "given: --preset"),
+        (
+            [-0.02, -0.03],
+            [0.02, 0.03],
+            "which pays at equal time of the training step (at equal tokens a smaller group is "
+            "clearly better)",
+        ),
+        (
+            [0.02, 0.03],
+            [0.1, -0.08],
+            "which pays at equal tokens (at equal time of the training step a smaller group may be "
+            "as good)",
+        ),
+    ],
+    ids=["both", "time", "tokens"],
+)
+def test_the_headline_says_by_which_measure_pruning_pays(
+    tokens: list[float], time: list[float], said: str
+) -> None:
+    trial = with_rivals(tokens * 20, time * 20)
+    advice = advise(random_log(40, 8), trial, trial)
+    assert advice.prune
+    assert said in advice.headline
+
+
+def test_advice_on_pruning_at_random_names_neither_score_nor_strength() -> None:
+    trial = with_rivals([0.02, 0.03] * 20, [0.02, 0.03] * 20)
+    advice = advise(random_log(40, 8, auc=None), trial, trial)
+    text = " ".join([advice.headline, *advice.reasons, *advice.caveats])
+    assert "--preset random" in text
+    assert "--strength" not in text
+    assert "score" not in text
+    assert "AUC" not in text
+
+
+def test_a_keep_ratio_can_be_met_up_to_the_survival_floor() -> None:
+    """κ = ½ where f end early: the others keep (½ − f)/(1 − f), above p_min = 0.1 iff f < 4/9."""
+    for early, met in ((0, True), (43, True), (45, False), (60, False), (100, False)):
+        tokens = np.where(np.arange(100) < early, 100, 1000)
+        log = log_of(np.zeros(100), tokens, np.ones(100))
+        assert meets_keep_ratio(log, ReplaySettings()) is met
+
+
+def test_a_detect_length_at_which_the_keep_ratio_can_t_be_met_is_not_chosen() -> None:
+    """Half of the rollouts end between 256 and 512 tokens."""
+    log = log_of(np.repeat(np.arange(30), 8), np.tile([400, 3000], 120), np.tile([1, 0], 120))
+    trials = [trial_of(NONE, 0.4, detect_length=256), trial_of(CLEAR, 0.3, detect_length=512)]
+    assert choose_detect_length(trials, ReplaySettings(), log) == 256
+    assert choose_detect_length(trials[1:], ReplaySettings(), log) == 512
+
+
+def test_a_detect_length_without_objections_comes_first() -> None:
+    log, sure = random_log(60, 8), Estimate(0.8, 0.7, 0.9)
+    weak, sound = (trial_of(CLEAR, 0.3, detect_length=length) for length in (512, 256))
+    sound = Trial(sound.settings, sound.results, Signal(300, 40, sure, sure))
+    assert not objections(log, sound)
+    assert choose_detect_length([sound, weak], ReplaySettings(), log) == 256
+
+
 def test_detect_lengths_to_try_lie_within_the_log_and_hold_the_given() -> None:
     log = random_log(50, 8)
     lengths = detect_lengths(log, ReplaySettings(detect_length=5000))
@@ -476,7 +594,7 @@ def trial_of(gains: list[float], saved: float, **changes: Any) -> Trial:
     rule = RuleResult((run,), np.array(gains), {})
     rival = RuleResult((run,), np.zeros(len(gains)), {})
     nothing = Estimate(math.nan, math.nan, math.nan)
-    results = {"balanced": rule, EQUAL_TIME: rival}
+    results = {"balanced": rule, EQUAL_TOKENS: rival, EQUAL_TIME: rival}
     return Trial(ReplaySettings(**changes), results, Signal(0, 0, nothing, nothing))
 
 
@@ -499,7 +617,7 @@ def test_the_detect_length_given_stays_unless_another_is_clearly_better(
 ) -> None:
     """κ = ½ can save half of the tokens at most, so a quarter is enough."""
     trials = [trial_of(*values, detect_length=length) for length, values in scan.items()]
-    assert choose_detect_length(trials, ReplaySettings()) == chosen
+    assert choose_detect_length(trials, ReplaySettings(), random_log(60, 8)) == chosen
 
 
 @pytest.mark.parametrize(
@@ -515,7 +633,7 @@ def test_the_detect_length_given_stays_unless_another_is_clearly_better(
 def test_the_keep_ratio_leaves_two_of_a_group(
     size: int, gains: dict[float, list[float]], chosen: float
 ) -> None:
-    log = log_of(np.repeat(np.arange(3), size), np.ones(3 * size), np.ones(3 * size))
+    log = log_of(np.repeat(np.arange(3), size), np.full(3 * size, 1000), np.ones(3 * size))
     trials = [trial_of(values, 0.3, keep_ratio=ratio) for ratio, values in gains.items()]
     assert choose_keep_ratio(trials, ReplaySettings(), log) == chosen
 
@@ -538,6 +656,6 @@ def test_real_math_rollouts_are_too_short_to_prune_at_512() -> None:
         try_settings(log, chosen, (Preset.BALANCED,), lambda share: None)
         for chosen in (scan, given)
     ]
-    assert choose_detect_length(trials, given) == 192
+    assert choose_detect_length(trials, given, log) == 192
     assert trials[0].chosen.mean("tokens_saved") > 0.2
     assert trials[0].signal.overall.low > PruningConfig().guard_auc

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,9 +15,11 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure as Canvas
 from rich.console import Console
 
+from arrol.config import Preset
 from arrol.errors import ArrolError
-from arrol.sim.cells import Column, blocks, cell, columns_of, total_width
+from arrol.sim.cells import Column, blocks, cell, columns_of, step_time_text, total_width
 from arrol.sim.intervals import mean_and_half_width, with_intervals
+from arrol.sim.page import DEFAULT_SECONDS
 from arrol.sim.report import (
     prepare_folder,
     print_checks,
@@ -26,6 +29,7 @@ from arrol.sim.report import (
 )
 from arrol.sim.results import Check, Contradiction, Figure, Study, Table
 from arrol.sim.settings import SimSettings
+from arrol.sim.studies.runs import batches, generate
 from arrol.sim.style import figure_png
 
 VOID = {"meta", "img", "br", "link"}
@@ -71,6 +75,10 @@ def study(name: str = "one", passed: bool = True) -> Study:
     [
         (None, "", "–"),
         (math.nan, ".2f", "–"),
+        (-0.0004, ".1%", "0.0%"),
+        (0.0004, "+.3f", "0.000"),
+        (-0.0006, "+.3f", "-0.001"),
+        (-math.inf, "", "-inf"),
         (True, "", "yes"),
         (8192, "", "8,192"),
         (8192, "d", "8192"),
@@ -82,6 +90,75 @@ def study(name: str = "one", passed: bool = True) -> Study:
 )
 def test_a_cell_says_its_value(value: object, spec: str, text: str) -> None:
     assert cell(value, spec) == text
+
+
+def test_the_printed_step_time_can_be_recomputed() -> None:
+    cost = SimSettings().cost()
+    text = step_time_text(cost)
+    names = {"t₀": 1e-3, "t_s": 1e-6, "kv": 1e-9, "m": 1e-3, "c": 1e-6, "r": 1.0, "o": 1e-3}
+    t0, t_s, kv, m, c, r, o = (
+        unit * float(re.search(rf"(?<!\w){name} = ([0-9.]+)", text)[1])  # type: ignore[index]
+        for name, unit in names.items()
+    )
+    roofline = (m**r + (c * 200) ** r) ** (1 / r)
+    seconds = t0 + t_s * 200 + roofline + o + kv * 300_000
+    assert seconds == pytest.approx(cost.step(200, 300_000), rel=1e-3)
+
+
+def test_the_defaults_generate_in_the_time_that_the_report_says() -> None:
+    settings = SimSettings()
+    seconds = [generate(settings, batch.requests).seconds for batch in batches(settings, 8)]
+    assert sum(seconds) / len(seconds) == pytest.approx(DEFAULT_SECONDS, rel=0.1)
+
+
+def test_only_what_was_asked_for_is_summed_up(tmp_path: Path) -> None:
+    bare = Study("bare", "Bare", "Nothing to check.", (table(),))
+    source = written([bare], SimSettings(), tmp_path).read_text(encoding="utf-8")
+    assert "checks passed" not in source
+    assert "<h2>Checks</h2>" not in source
+    console = Console(width=80, file=io.StringIO())
+    print_checks(console, ())
+    assert console.file.getvalue() == ""  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("signal", "winner", "said"),
+    [
+        (-0.125, "smaller", "12.5% ± 2.0% less signal at the same generated tokens"),
+        (0.125, "pruning", "12.5% ± 2.0% more signal at the same generated tokens"),
+        (-0.01, "neither", "as much signal within the noise (-1.0% ± 2.0%)"),
+    ],
+)
+def test_the_lead_says_whether_pruning_pays_in_your_setting(
+    signal: float, winner: str, said: str, tmp_path: Path
+) -> None:
+    rows = [
+        {"scene": scene, "rule": rule, "at same": rival, "signal": value, "signal ±": 0.02,
+         "more signal": winner}
+        for rival in ("tokens", "time")
+        for scene, rule, value in (
+            ("your setting", "paper", 9.0), ("your setting", "balanced", signal),
+            ("sharp", "balanced", 9.0),
+        )
+    ]  # fmt: skip
+    difference = Table("same_cost_difference", "Differences", pd.DataFrame(rows))
+    compared = Study("same-cost", "Same cost", "", (difference,))
+    source = written([compared], SimSettings(), tmp_path).read_text(encoding="utf-8")
+    lead = source[: source.index("<nav>")]
+    assert said in lead
+    assert "900.0%" not in lead
+    assert ("fewer rollouts a prompt" in lead) == (winner == "smaller")
+    assert ("pruning is the better use" in lead) == (winner == "pruning")
+
+
+def test_a_value_that_was_chosen_stands_beside_its_default(tmp_path: Path) -> None:
+    settings = SimSettings(preset=Preset.PAPER, prompts=7)
+    source = written([], settings, tmp_path).read_text(encoding="utf-8")
+    for flag, value, usual in (("--preset", "paper", "balanced"), ("--prompts", "7", "64")):
+        row = next(line for line in source.splitlines() if f"<code>{flag}</code>" in line)
+        cells = re.findall(r"<td[^>]*>(.*?)</td>", row)
+        assert cells[2:4] == [value, usual]
+        assert cells[-1] == "your flag"
 
 
 def test_a_half_width_joins_its_mean() -> None:

@@ -18,12 +18,11 @@ from arrol.errors import ArrolError
 from arrol.rollout_log import (
     KEPT_PROBLEMS,
     RolloutLog,
-    characters,
     read_rollouts,
     tokenizer,
     unit_scores,
 )
-from arrol.rollout_rows import LogFormat, ProblemKind
+from arrol.rollout_rows import Characters, LogFormat, ProblemKind
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -57,7 +56,7 @@ def test_rows_format(tmp_path: Path) -> None:
         row("b", [5, 6, 7], -0.5),
         {"group": "a", "text": "x" * 50, "reward": 0.5, "outcome": False, "prompt_tokens": 9},
     )
-    log = read_rollouts([path], characters(0.5))
+    log = read_rollouts([path], Characters(0.5))
     assert log.groups.tolist() == [0, 1, 0]
     assert log.indices.tolist() == [0, 0, 1]
     assert log.tokens.tolist() == [700, 3, 25]
@@ -76,7 +75,7 @@ def test_verl_dump_groups_by_input_and_step(tmp_path: Path) -> None:
     second = [verl("p", step=2), verl("q", step=2)]
     write(tmp_path / "1.jsonl", *first)
     write(tmp_path / "10.jsonl", *second)
-    log = read_rollouts([tmp_path], characters(1.0))
+    log = read_rollouts([tmp_path], Characters(1.0))
     assert log.groups.tolist() == [0, 1, 0, 2, 3]
     assert log.steps.tolist() == [0, 0, 0, 1, 1]
     assert log.tokens.tolist() == [4, 4, 5, 4, 4]
@@ -92,6 +91,63 @@ def test_verl_accuracy_decides_the_outcome_and_score_stays_the_reward(tmp_path: 
     log = read_rollouts([path])
     assert log.rewards.tolist() == [-0.2, 0.3]
     assert log.outcomes.tolist() == [True, False]
+
+
+def test_what_makes_a_rollout_right_is_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "1.jsonl", *(row(reward=reward) for reward in (-1, 0, 0.1, 1.0)))
+    log = read_rollouts([path])
+    assert log.outcomes.tolist() == [False, False, True, True]
+    assert log.notes == ("Right means reward > 0, as the log states no outcome.",)
+    assert len(log.caveats) == 1
+    assert "the rewards above it take 2 values, 0.1 to 1" in log.caveats[0]
+    strict = read_rollouts([path], right_above=0.5)
+    assert strict.outcomes.tolist() == [False, False, False, True]
+    assert strict.notes == ("Right means reward > 0.5, as the log states no outcome.",)
+    assert not strict.caveats
+
+
+def test_stated_outcomes_need_no_rule(tmp_path: Path) -> None:
+    rows = [row(reward=reward, outcome=reward < 0) for reward in (-0.3, 0.2, 0.4)]
+    log = read_rollouts([write(tmp_path / "1.jsonl", *rows)], right_above=0.3)
+    assert log.outcomes.tolist() == [True, False, False]
+    assert not (*log.notes, *log.caveats)
+    mixed = read_rollouts([write(tmp_path / "2.jsonl", *rows, row())])
+    assert mixed.notes == ("Right means reward > 0 for the 1 of 4 rollouts that state no outcome.",)
+
+
+def test_a_threshold_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArrolError, match="--right-above is nan"):
+        read_rollouts([write(tmp_path / "1.jsonl", row())], right_above=math.nan)
+
+
+def test_estimated_lengths_are_counted(tmp_path: Path) -> None:
+    text = {"group": 1, "text": "x" * 50, "reward": 1}
+    path = write(tmp_path / "1.jsonl", row(), text, {**text, "text": "y"})
+    (caveat,) = read_rollouts([path]).caveats
+    assert caveat.startswith("2 of 3 lengths are estimates, characters × 0.33;")
+    assert not read_rollouts([path], len).caveats  # counted by a tokenizer: no estimate
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "recurring"),
+    [
+        ([row("a"), row("b")], [row("b"), row("b"), row("c")], 1),
+        ([row(1), row(2)], [row(1), row(2)], 2),
+        ([row("1")], [row(1)], 0),
+        ([row("a", step=1)], [row("a", step=1)], 1),
+        ([row("a", step=1)], [row("a", step=2)], 0),  # a prompt that comes back later
+        ([row("a"), row("a")], [row("b")], 0),
+    ],
+)
+def test_groups_that_recur_in_another_file_are_named(
+    tmp_path: Path, first: list[Any], second: list[Any], recurring: int
+) -> None:
+    paths = [write(tmp_path / "1.jsonl", *first), write(tmp_path / "2.jsonl", *second)]
+    caveats = read_rollouts(paths).caveats
+    assert len(caveats) == min(recurring, 1)
+    if recurring:
+        recur = "id recurs" if recurring == 1 else "ids recur"
+        assert caveats[0].startswith(f"{recurring} group {recur} in another file")
 
 
 def test_lists_format(tmp_path: Path) -> None:
@@ -183,7 +239,7 @@ def test_line_separators_inside_strings_end_no_line(tmp_path: Path) -> None:
     text = "one\u2028two\u2029three\x85four\x0cfive"
     path = tmp_path / "1.jsonl"
     path.write_text(json.dumps(verl(output=text), ensure_ascii=False) + "\n", encoding="utf-8")
-    log = read_rollouts([path], characters(1.0))
+    log = read_rollouts([path], Characters(1.0))
     assert log.tokens.tolist() == [len(text)]
     assert not kinds(log)
 
@@ -423,11 +479,11 @@ def test_ranks_keep_the_order_and_the_interval(values: list[float]) -> None:
 
 
 def test_characters() -> None:
-    count = characters(0.25)
+    count = Characters(0.25)
     assert [count(t) for t in ("", "x", "x" * 8, "é" * 8)] == [0, 1, 2, 2]
     for bad in (0.0, -1.0, math.nan, 11.0):
         with pytest.raises(ArrolError, match=r"--tokens-per-char is .*above 0 and at most 10"):
-            characters(bad)
+            Characters(bad)
 
 
 def test_a_missing_tokenizer_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from arrol.sim import paper
 from arrol.sim.intervals import mean_and_half_width, with_intervals
 from arrol.sim.results import Check, Contradiction, Figure, Study, Table
 from arrol.sim.settings import SimSettings
-from arrol.sim.studies.runs import Progress
+from arrol.sim.studies.runs import Progress, seeds_text
 from arrol.sim.studies.survivors import (
     CLOSED_FORM,
     FALSE_PRUNE,
@@ -142,10 +142,10 @@ def _table_4(cells: Cells) -> Table:
         frame=pd.DataFrame(rows, columns=list(rows[-1])),
         formats={"κ": "g"} | dict.fromkeys(shown, ".3f"),
         note=(
-            "Mean ± half of the 95% interval over seeds. The published value does not say whether "
-            "it is per group or per batch, so it stands in both columns; Table 4's other rows were "
-            "not available to us. Prior: pass rates Beta with mean .32 and a+b = 2, AUC .78. "
-            "False-prune rate: share of the pruned that were right."
+            f"Mean ± half of the 95% interval, {_seeds_text(cells)}. The published value does not "
+            "say whether it is per group or per batch, so it stands in both columns; Table 4's "
+            "other rows were not available to us. Prior: pass rates Beta with mean .32 and "
+            "a+b = 2, AUC .78. False-prune rate: share of the pruned that were right."
         ),
     )
 
@@ -164,7 +164,10 @@ def _prior_table(cells: Cells) -> Table:
         title="The same under other priors (G = 16, κ = .5)",
         frame=pd.DataFrame(rows),
         formats=PRIOR_FORMATS | dict.fromkeys(shown, ".3f"),
-        note="a+b is the concentration of the prompts' Beta law; AUC is the score's.",
+        note=(
+            "a+b is the concentration of the prompts' Beta law; AUC is the score's; "
+            f"{_seeds_text(cells)}."
+        ),
     )
 
 
@@ -186,7 +189,7 @@ def _steering_table(cells: Cells) -> Table:
         note=(
             "Positive: towards right answers. Cov(p, q)/κ is the exact expectation for the "
             "survival probabilities used; −λVar(q)/κ is what Eq. 2 gives without clipping, and it "
-            "is never positive."
+            f"is never positive; {_seeds_text(cells)}."
         ),
     )
 
@@ -219,7 +222,7 @@ def _small_groups(settings: SimSettings) -> Table:
             "Independent draws leave a binomial number of survivors: fewer than two in "
             ".75⁸ + 8 · .25 · .75⁷ = .367 of the groups. Without signal: fewer than two "
             "survivors, or all of one outcome. Balanced spends the budget of every group to the "
-            "end, so here it keeps exactly two."
+            f"end, so here it keeps exactly two. {seeds_text(settings.seeds)}."
         ),
     )
 
@@ -289,7 +292,10 @@ def _balance_figure(cells: Cells) -> Figure:
 
     return Figure(
         name="balance_per_group",
-        title="Balance per group stays below the published .21 under every prior",
+        title=(
+            f"Balance per group stays below the published .21 under each of the {len(PRIORS)} "
+            "priors tried"
+        ),
         draw=draw,
         note=(
             "G = 16, κ = .5; bars: 95% interval over seeds. The limit is .32 · .68 · 7/8: "
@@ -361,17 +367,22 @@ def _contradictions(cells: Cells) -> tuple[Contradiction, ...]:
             ),
         ),
         Contradiction(
-            claim=f"E[ρ̂(1−ρ̂)] = {published.balance} at a mean ρ̂ of {published.positive_ratio}.",
+            claim=(
+                f"E[ρ̂(1−ρ̂)] = {published.balance} as a mean over groups, at a mean ρ̂ of "
+                f"{published.positive_ratio}."
+            ),
             paper=f"Table 4: {published.balance}",
             simulated=(
-                f"Per group at most {largest:.3f} under any prior and rule; per batch "
+                f"Per group at most {largest:.3f} under each of the {len(PRIORS)} priors tried, "
+                "whatever the rule; per batch "
                 f"{_mean(rule, PER_BATCH):.3f} (paper's rule) and {_mean(control, PER_BATCH):.3f} "
                 "(random) at the centre."
             ),
             reason=(
                 f"Independent draws allow a group of 8 survivors .32 · .68 · 7/8 = {BOUND:.3f} at "
                 "most. Whatever the draws, it is .32 · .68 − Var(ρ̂) = .218 − Var(ρ̂): .21 would "
-                "need ρ̂ to vary by less than .09 between groups. So it must be a ratio per batch."
+                "need ρ̂ to vary by less than .09 between groups. Read as the ratio of a batch, it "
+                "agrees."
             ),
         ),
     )
@@ -390,6 +401,10 @@ def _shown(measures: list[Measures], names: tuple[str, ...]) -> Measures:
 
 def _interval(measures: list[Measures], name: str) -> tuple[float, float]:
     return mean_and_half_width([found[name] for found in measures])
+
+
+def _seeds_text(cells: Cells) -> str:
+    return seeds_text(len(next(iter(cells.values()))))
 
 
 def _mean(measures: list[Measures], name: str) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from arrol.records import FinishReason
+from arrol.sim.cells import step_time_text
 from arrol.sim.cost import StepTime
 from arrol.sim.engine import EngineRun, Slice, simulate
 from arrol.sim.intervals import mean_and_half_width
@@ -23,6 +24,7 @@ from arrol.sim.studies.runs import (
     bounds,
     kept_share,
     play,
+    seeds_text,
     settle,
 )
 
@@ -85,8 +87,8 @@ def study(settings: SimSettings, progress: Progress) -> Study:
         name="engine",
         title="Checks of the timed engine",
         text=(
-            "Time is a sum over steps of t₀ + t_s n + g(n) + kv K, so it is a sum of four kinds of "
-            "work, each times a cost: steps, decode steps of sequences, matrix products (Σ of the "
+            f"{step_time_text(CENTRE.cost())}\n\nSo time is a sum of four kinds of work, each "
+            "times a cost: steps, decode steps of sequences, matrix products (Σ of the "
             "roofline, a kind of its own as its knee makes it neither steps nor tokens) and KV "
             "reads. Hence time off / time on lies between the least and the greatest of the four "
             "ratios of work, whatever the costs of steps, sequences and KV reads are. That is a "
@@ -228,8 +230,8 @@ def _keep_table(by_ratio: dict[float, Pairs]) -> Table:
         frame=pd.DataFrame(rows),
         formats={"κ": ".2f", "kept": ".3f", "generation ×": ".2f", "bound ×": ".2f"},
         note=(
-            f"{CENTRE.prompts} prompts, defaults, {CENTRE.seeds} seeds. Kept counts rollouts that "
-            "end before the detection length too."
+            f"{CENTRE.prompts} prompts, defaults, {seeds_text(CENTRE.seeds)}. Kept counts "
+            "rollouts that end before the detection length too."
         ),
     )
 
@@ -256,5 +258,8 @@ def _work_table(by_setup: dict[str, Pairs]) -> Table:
         title="Speed-up between the ratios of work, off over on (κ = .5)",
         frame=pd.DataFrame(rows),
         formats=dict.fromkeys(shown, ".2f"),
-        note="Means over seeds. Where the KV cache is small, requests are preempted and redone.",
+        note=(
+            "Where the KV cache is small, requests are preempted and redone. "
+            f"{seeds_text(CENTRE.seeds)}."
+        ),
     )

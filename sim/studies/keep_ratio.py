@@ -21,6 +21,7 @@ from arrol.sim.studies.runs import (
     generate,
     interval_text,
     kept_share,
+    seeds_text,
     settle,
 )
 from arrol.sim.style import BLACK, BLUE, ORANGE
@@ -156,9 +157,9 @@ def _table(centre: Speedups, single: Speedups, curves: Sequence[Speedups]) -> Ta
         frame=pd.DataFrame(rows),
         formats={"κ": ".2f", "difference": "+.1%"} | dict.fromkeys((*shown, "affine law"), ".2f"),
         note=(
-            "± is half of the 95% interval over seeds. Affine law: time of a step "
-            f"{intercept:.3f} + {slope:.3f} κ, fitted to the published speed-ups at κ = .25, .5 "
-            "and 1. No cold start is counted; the wall-clock study does."
+            f"± is half of the 95% interval, {seeds_text(len(centre[1.0]))}. Affine law: time of a "
+            f"step {intercept:.3f} + {slope:.3f} κ, fitted to the published speed-ups at κ = .25, "
+            ".5 and 1. No cold start is counted; the wall-clock study does."
         ),
     )
 

@@ -23,7 +23,7 @@ from arrol.sim.studies.priors import (
     fits,
     paper_settings,
 )
-from arrol.sim.studies.runs import Progress, interval_text, settle
+from arrol.sim.studies.runs import Progress, interval_text, seeds_text, settle
 from arrol.sim.style import BLACK, BLUE, GREEN, GREY, ORANGE
 
 AUCS = (0.70, 0.78, 0.85)  #: priors for the score's quality; the middle one is the centre
@@ -105,9 +105,13 @@ def _phase_table(found: list[Fit], rates: KeepRates) -> Table:
             f"Without pruning the paper has {GENERATION.grpo_seconds}, "
             f"{LOG_PROB_ROW.grpo_seconds:.2f} and {UPDATE_ROW.grpo_seconds} s; generation is "
             "solved for its first figure, the phases are built on the others. ± is half of the "
-            "95% interval over seeds. Lowest, median and highest prior are by speed-up."
+            f"95% interval, {_seeds_text(rates)}. Lowest, median and highest prior are by speed-up."
         ),
     )
+
+
+def _seeds_text(rates: KeepRates) -> str:
+    return seeds_text(len(next(iter(rates.values()))))
 
 
 def _landmarks(found: list[Fit]) -> tuple[Fit, Fit, Fit]:
@@ -153,9 +157,9 @@ def _fraction_table(rates: KeepRates) -> Table:
                 "f": fraction,
                 "f ±": half,
                 "log-prob [s]": times.log_prob_seconds(fraction),
-                "off": log_prob,
+                "log-prob diff.": log_prob,
                 "update [s]": times.update_seconds(fraction),
-                "off ": update,
+                "update diff.": update,
             }
         )
     return Table(
@@ -163,12 +167,13 @@ def _fraction_table(rates: KeepRates) -> Table:
         title="What share f of the rollouts the pruned cells mean",
         frame=pd.DataFrame(rows),
         formats={"f": ".3f", "log-prob [s]": ".2f", "update [s]": ".2f"}
-        | dict.fromkeys(("off", "off "), "+.1%"),
+        | dict.fromkeys(("log-prob diff.", "update diff."), "+.1%"),
         note=(
             f"log-prob = {LOG_PROB.fixed} + {LOG_PROB.variable} f s, update = {UPDATE.variable} f "
             f"s; the paper has {LOG_PROB_ROW.arrol_seconds} and {UPDATE_ROW.arrol_seconds} s. f "
             "counts rollouts, as a trainer that pads them to one length does. The loop: cold "
-            "start, then the rule learns from its own survivors until they fill its buffer."
+            "start, then the rule learns from its own survivors until they fill its buffer; "
+            f"{_seeds_text(rates)}."
         ),
     )
 
@@ -198,7 +203,7 @@ def _prior_table(found: list[Fit]) -> Table:
         name="table5_priors",
         title="Generation speed-up, prior by prior",
         frame=pd.DataFrame(rows),
-        formats={"length": ".0f", "cut": ".1%", "speed-up": ".2f"}
+        formats={"length": ",.0f", "cut": ".1%", "speed-up": ".2f"}
         | dict.fromkeys(("f", "f in tokens"), ".3f"),
         note=(
             "16 rollouts a prompt; spread: σ of log length; slots: sequences in flight; length: "
@@ -206,7 +211,8 @@ def _prior_table(found: list[Fit]) -> Table:
             "of the rollouts that is kept, and of their tokens; meets all: its f puts log-prob "
             f"and update within {CELL_TOLERANCE:.0%}. r: correlation of log length with being "
             f"right, −.3 elsewhere. Baselines are within {worst:.1%} of {GENERATION.grpo_seconds} "
-            f"s. Dropped, as no length reaches that: {'; '.join(dropped) or 'none'}."
+            f"s; {seeds_text(len(found[0].off_S))}. Dropped, as no length reaches that: "
+            f"{'; '.join(dropped) or 'none'}."
         ),
     )
 

@@ -78,7 +78,7 @@ class PriorPoint:
 
     def __str__(self) -> str:
         return (
-            f"{self.prompts} prompts, spread {self.length_spread:g}, {self.max_num_seqs} slots, "
+            f"{self.prompts} prompts, spread {self.length_spread:g}, {self.max_num_seqs:,} slots, "
             f"{self.variant}"
         )
 

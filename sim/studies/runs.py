@@ -259,6 +259,11 @@ def _decided(
     return rollouts, outcomes
 
 
+def seeds_text(seeds: int) -> str:
+    """How many repetitions a table's means are over; for its note."""
+    return f"n = {seeds:,} seeds"
+
+
 def interval_text(values_S: Sequence[float], spec: str = ".2f") -> str:
     """“mean ± half width” of the 95% interval over S repetitions."""
     mean, half = mean_and_half_width(values_S)

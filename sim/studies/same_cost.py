@@ -31,6 +31,7 @@ from arrol.sim.studies.runs import (
     capped_text,
     generate,
     phase_times,
+    seeds_text,
     settle,
     survivor_tokens,
 )
@@ -45,6 +46,7 @@ SURVIVORS, BALANCE, NO_SIGNAL = "survivors", "E[ρ̂(1−ρ̂)]", "no signal"
 SIGNAL, LABELS, TOKENS, SECONDS = "signal", "labels", "tokens [k]", "step [s]"
 PRUNED, SAME_TOKENS, SAME_TIME = "pruned", "tokens", "time"
 RIVALS = (SAME_TOKENS, SAME_TIME)
+OWN_SCENE, DIFFERENCE_TABLE = "your setting", "same_cost_difference"
 COLOURS = {SAME_TOKENS: ORANGE, SAME_TIME: BLUE}
 
 Measures = dict[str, float]
@@ -105,7 +107,7 @@ def study(settings: SimSettings, progress: Progress) -> Study:
     """All rules in your setting, then our rule where the score is sharp."""
     base = capped(settings).replace(seeds=max(settings.seeds, LEAST_SEEDS))
     full: list[Measures] = []
-    own = {preset: Entry("your setting", preset, []) for preset in PRESETS}
+    own = {preset: Entry(OWN_SCENE, preset, []) for preset in PRESETS}
     for seed, batch in enumerate(batches(base)):
         field = Field(base, batch)
         full.append(field.measure_first(field.rollouts))
@@ -117,11 +119,12 @@ def study(settings: SimSettings, progress: Progress) -> Study:
     for place, scene in enumerate(SCENES, start=1):
         entries += _entries_of(scene, base)
         progress(0.6 + 0.4 * place / len(SCENES))
+    differences = _difference_table(entries)
     return Study(
         name="same-cost",
         title="Pruning against a smaller group of the same cost",
-        text=_text(entries) + capped_text(settings),
-        tables=(_absolute_table(full, own.values()), _difference_table(entries)),
+        text=_text(differences.frame, settings.preset) + capped_text(settings),
+        tables=(_absolute_table(full, own.values()), differences),
         figures=(_figure(entries),),
     )
 
@@ -232,29 +235,45 @@ def _relative(value: float, reference: float) -> float:
     return value / reference - 1.0 if reference else np.nan
 
 
-def _text(entries: list[Entry]) -> str:
-    verdicts = " ".join(_verdict(entries, rival) for rival in RIVALS)
+def verdict(differences: pd.DataFrame, preset: Preset) -> str:
+    """Whether your setting has more signal pruned, or as a smaller group, from the table."""
+    mine = (differences["scene"] == OWN_SCENE) & (differences["rule"] == preset.value)
+    rows = differences[mine].set_index("at same")
+    gains = dict(zip(rows.index, zip(rows[SIGNAL], rows[f"{SIGNAL} ±"], strict=True), strict=True))
+    parts = [
+        f"{_gain_text(*gains[rival])} at the same {cost}"
+        for rival, cost in ((SAME_TOKENS, "generated tokens"), (SAME_TIME, "time of a step"))
+    ]
+    winners = set(rows["more signal"])
+    advice = ""
+    if winners == {"smaller"}:
+        advice = " So fewer rollouts a prompt, none of them pruned, are the better use of the cost."
+    elif winners == {"pruning"}:
+        advice = " So pruning is the better use of the cost."
+    elif winners == {"smaller", "neither"}:
+        advice = " So pruning is ahead on neither count."
     return (
-        "Pruning pays for rollouts that are thrown away. The rival spends the same on a smaller "
-        "group of which it throws nothing away: the same generated tokens, or the same simulated "
-        "time of the whole step, training included. Signal is Σ(Y − ρ̂)² over a prompt's "
-        f"survivors, the squared length of its advantages.\n\n{verdicts}\n\nWhat a gradient step "
-        "makes of its signal is not simulated."
+        f"Your setting, pruned by the rule {preset.value}, against a smaller group without "
+        f"pruning has {' and '.join(parts)}.{advice}"
     )
 
 
-def _verdict(entries: list[Entry], rival: str) -> str:
-    """Who wins where, in one sentence."""
-    names = {
-        "smaller": "from the smaller group in",
-        "pruning": "from pruning in",
-        "neither": "from neither beyond the noise in",
-    }
-    parts = []
-    for winner, name in names.items():
-        labels = [entry.label for entry in entries if entry.winner(rival) == winner]
-        parts += [f"{name} {len(labels)} ({'; '.join(labels)})"] if labels else []
-    return f"At the same {rival}, of {len(entries)} cases, more signal comes {', '.join(parts)}."
+def _gain_text(difference: float, half: float) -> str:
+    if np.isnan(difference):
+        return "no signal to compare"
+    if not abs(difference) > half:
+        return f"as much signal within the noise ({difference:+.1%} ± {half:.1%})"
+    return f"{abs(difference):.1%} ± {half:.1%} {'more' if difference > 0 else 'less'} signal"
+
+
+def _text(differences: pd.DataFrame, preset: Preset) -> str:
+    return (
+        f"{verdict(differences, preset)}\n\nPruning pays for rollouts that are thrown away. The "
+        "rival spends the same on a smaller group of which it throws nothing away: the same "
+        "generated tokens, or the same simulated time of the whole step, training included. "
+        "Signal is Σ(Y − ρ̂)² over a prompt's survivors, the squared length of its advantages. "
+        "What a gradient step makes of its signal is not simulated."
+    )
 
 
 def _absolute_table(full: list[Measures], entries: Iterable[Entry]) -> Table:
@@ -270,10 +289,10 @@ def _absolute_table(full: list[Measures], entries: Iterable[Entry]) -> Table:
         formats={SURVIVORS: ".2f", BALANCE: ".4f", NO_SIGNAL: ".3f", SIGNAL: ".3f"}
         | {LABELS: ".2f", TOKENS: ",.0f", SECONDS: ".1f"},
         note=(
-            "Mean ± half of the 95% interval over seeds, a prompt each: survivors; ρ̂(1−ρ̂), 0 for "
-            "a group without survivors; share of prompts without signal; signal; labels, the "
-            "effective number (Σ1/p)²/Σ(1/p²). Batch tokens, time: the smaller unpruned group "
-            "that costs as many tokens, or as much time, as the pruned one above it."
+            f"Mean ± half of the 95% interval, {seeds_text(len(full))}; per prompt: survivors; "
+            "ρ̂(1−ρ̂), 0 for a group without survivors; share of prompts without signal; signal; "
+            "labels, the effective number (Σ1/p)²/Σ(1/p²). Batch tokens, time: the smaller "
+            "unpruned group that costs as many tokens, or as much time, as the pruned one above it."
         ),
     )
 
@@ -287,14 +306,15 @@ def _difference_table(entries: list[Entry]) -> Table:
         for entry in entries
     ]
     return Table(
-        name="same_cost_difference",
-        title="Pruned less smaller group, seed by seed",
+        name=DIFFERENCE_TABLE,
+        title="Pruned less smaller group, paired over seeds",
         frame=pd.DataFrame(rows),
         formats={BALANCE: "+.4f", SIGNAL: "+.1%"},
         note=(
             "Positive: pruning is better. Signal is relative to the rival's. Sharp: a score of AUC "
             ".9, none of it known from the prompt. Smaller: the smaller group has more signal; "
-            "neither: the 95% interval of the difference holds 0."
+            "neither: the 95% interval of the difference holds 0. "
+            f"{seeds_text(len(entries[0].contests))}."
         ),
     )
 

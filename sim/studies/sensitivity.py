@@ -27,6 +27,7 @@ from arrol.sim.studies.runs import (
     kept_share,
     phase_times,
     play,
+    seeds_text,
     settle,
     survivor_tokens,
 )
@@ -148,9 +149,10 @@ def _speed_table(points: Points) -> Table:
         frame=pd.DataFrame(_rows(points, SWEEPS, shown)),
         formats={GENERATION: ".2f", STEP: ".2f", KEPT: ".3f"},
         note=(
-            "Mean ± half of the 95% interval over seeds. r: correlation of log length with being "
-            "right; f: share of rollouts kept. Rollouts that end before L_detect always survive "
-            "and use up κ, so a late detection prunes more of the long ones, until κ can't be met."
+            f"Mean ± half of the 95% interval, {_seeds_text(points)}. r: correlation of log length "
+            "with being right; f: share of rollouts kept. Rollouts that end before L_detect "
+            "always survive and use up κ, so a late detection prunes more of the long ones, until "
+            "κ can't be met."
         ),
     )
 
@@ -165,7 +167,7 @@ def _bound_table(points: Points) -> Table:
             "tokens: sampled tokens, off over on, which would be the speed-up if time were "
             "proportional to tokens; it is no bound. bound: the largest ratio of a kind of work "
             "(steps, sequences' decode steps, matrix products, KV reads), which no cost of these "
-            "lets the speed-up exceed."
+            f"lets the speed-up exceed; {_seeds_text(points)}."
         ),
     )
 
@@ -180,9 +182,15 @@ def _balance_table(points: Points) -> Table:
         formats=dict.fromkeys(shown, ".3f"),
         note=(
             "Over survivors; ρ̂ pooled, ρ̂(1−ρ̂) per group; no signal: share of groups with fewer "
-            "than two survivors or a single outcome. Below an AUC of .55 the guard stops pruning."
+            "than two survivors or a single outcome. Below an AUC of .55 the guard stops pruning. "
+            f"{_seeds_text(points)}."
         ),
     )
+
+
+def _seeds_text(points: Points) -> str:
+    (_, measures), *_ = next(iter(points.values()))
+    return seeds_text(len(measures))
 
 
 def _rows(

@@ -15,14 +15,17 @@ from arrol.groups import summarize_groups
 from arrol.plan import PruningPlan
 from arrol.records import DecisionReason, FinishReason, Mode
 from arrol.sim import paper
+from arrol.sim.cells import cell, step_time_text
 from arrol.sim.engine import EngineRun, SimulatedRequest, Timeline, simulate
 from arrol.sim.intervals import with_intervals
 from arrol.sim.results import Check, Figure, Study, Table
 from arrol.sim.settings import SimSettings
-from arrol.sim.studies.runs import Progress, phase_times
+from arrol.sim.studies.runs import Progress, phase_times, seeds_text
 from arrol.sim.style import BLUE, GREY
 
 Measures = dict[str, float]
+
+EARLY = "ended before the detection length"
 
 COLD_START_LABELS = 4_000  #: rollouts that the controller learns from
 SIGMAS = 5.0  #: a check's bound on a sum of independent draws
@@ -134,7 +137,11 @@ def _time_table(found: list[Repetition]) -> Table:
     rows = []
     for phase in found[0].times:
         pairs = [repetition.times[phase] for repetition in found]
-        seconds = [{"off [s]": off, "on [s]": on, "speed-up": off / on} for off, on in pairs]
+        # Where every rollout was pruned nothing is trained, and a speed-up means nothing.
+        seconds = [
+            {"off [s]": off, "on [s]": on, "speed-up": off / on if on else math.nan}
+            for off, on in pairs
+        ]
         rows.append({"phase": phase} | with_intervals(seconds))
     return Table(
         name="setting_times",
@@ -142,9 +149,11 @@ def _time_table(found: list[Repetition]) -> Table:
         frame=pd.DataFrame(rows),
         formats=dict.fromkeys(("off [s]", "on [s]", "speed-up"), ".2f"),
         note=(
-            "Mean ± half of the 95% interval over seeds. Log-prob and update follow the survivors' "
-            "tokens; their full times are 2 FLOP a weight and token at 45% of the peak, four times "
-            "that for an update, and a fixed 2.64 s of log-prob (Table 5)."
+            "The speed-up is over the same groups unpruned. Whether a smaller group that costs as "
+            "much and prunes nothing does better is what the study same-cost tells. Mean ± half of "
+            f"the 95% interval, {seeds_text(len(found))}. Log-prob and update follow the "
+            "survivors' tokens; their full times are 2 FLOP a weight and token at 45% of the "
+            "peak, four times that for an update, and a fixed 2.64 s of log-prob (Table 5)."
         ),
     )
 
@@ -160,7 +169,10 @@ def _group_table(found: list[Repetition]) -> Table:
         title="What pruning leaves of the groups",
         frame=pd.DataFrame(rows),
         formats={"off": ".3f", "on": ".3f"},
-        note="Shares; ρ̂(1−ρ̂) is at most .25. Off: nothing is pruned.",
+        note=(
+            "Shares; off: nothing is pruned. ρ̂ is the share of right answers among survivors; "
+            f"ρ̂(1−ρ̂) is at most .25, and 0 without signal; {seeds_text(len(found))}."
+        ),
     )
 
 
@@ -177,7 +189,7 @@ def _group_measures(pair: Pair, run: EngineRun) -> Measures:
     early = [r.length <= pair.plan.detect_length for r in pair.requests]
     return {
         "kept": float(summary.survivors.sum() / len(rollouts)),
-        "ended before the detection length": float(np.mean(early)),
+        EARLY: float(np.mean(early)),
         "right among survivors, ρ̂": float(summary.right.sum() / max(summary.survivors.sum(), 1)),
         "right among the pruned": float(outcomes_N[pruned_N].mean()) if pruned_N.any() else np.nan,
         "E[ρ̂(1−ρ̂)] per group": summary.expected_balance,
@@ -189,21 +201,61 @@ def _group_measures(pair: Pair, run: EngineRun) -> Measures:
 
 def _text(settings: SimSettings, found: list[Repetition]) -> str:
     limits = settings.limits()
-    guarded = sum(repetition.guarded for repetition in found)
+    prompts = "1 prompt" if settings.prompts == 1 else f"{settings.prompts:,} prompts"
     off, on = np.mean([repetition.preemptions for repetition in found], axis=0)
     text = (
-        f"{settings.prompts:,} prompts × {settings.group_size} rollouts of {settings.model.name} "
+        f"{prompts} × {settings.group_size:,} rollouts of {settings.model.name} "
         f"on one {settings.accelerator.name}, at most {limits.max_num_seqs:,} at once in "
-        f"{limits.kv_tokens:,} KV tokens. Rule {settings.preset.value}: keep "
-        f"{settings.keep_ratio:g} of the rollouts, decided at {settings.detect_length:,} tokens. "
-        f"Preemptions a step: {off:,.0f} off, {on:,.0f} on."
+        f"{limits.kv_tokens:,} KV tokens; mean length {cell(settings.mean_length)} tokens, "
+        f"pass rate {settings.pass_rate:g}, AUC of the score {settings.score_auc:g}. Rule "
+        f"{settings.preset.value}: keep {settings.keep_ratio:g} of the rollouts, decided at "
+        f"{settings.detect_length:,} tokens. Preemptions a step: {off:,.0f} off, {on:,.0f} on."
     )
+    remarks = (
+        step_time_text(settings.cost()),
+        _idle_text(settings, found),
+        _preemption_text(settings, off, on),
+    )
+    return "\n\n".join([text, *filter(None, remarks)])
+
+
+def _idle_text(settings: SimSettings, found: list[Repetition]) -> str:
+    """Why nothing, or less, is pruned; nothing where all is well."""
+    least = settings.config().min_survivors
+    if settings.group_size <= least:
+        return (
+            f"Nothing is pruned: a group has {settings.group_size} rollouts, and pruning leaves at "
+            f"least {least} of each."
+        )
+    early = float(np.mean([repetition.groups[EARLY][0] for repetition in found]))
+    if early == 1.0:
+        return f"Nothing is pruned: no rollout is longer than {settings.detect_length:,} tokens."
+    guarded = sum(repetition.guarded for repetition in found)
     if guarded:
-        text += (
-            f"\n\nIn {guarded} of {len(found)} repetitions the guard held pruning back: the AUC of "
+        return (
+            f"In {guarded} of {len(found)} repetitions the guard held pruning back: the AUC of "
             "the scores is below .55, too little to prune by."
         )
-    return text
+    if early > settings.keep_ratio:
+        return (
+            f"{early:.1%} of the rollouts end by {settings.detect_length:,} tokens. They are "
+            "always kept, so more than the keep ratio is."
+        )
+    return ""
+
+
+def _preemption_text(settings: SimSettings, off: float, on: float) -> str:
+    """A hint where the unpruned engine takes on far more than its KV cache holds."""
+    limits = settings.limits()
+    fitting = max(1, int(limits.kv_tokens // (settings.prompt_tokens + settings.mean_length)))
+    if off <= settings.prompts * settings.group_size or fitting >= limits.max_num_seqs:
+        return ""
+    avoided = "; part of the speed-up is avoided preemption" if on < off else ""
+    return (
+        "Without pruning a rollout is preempted more than once on average, as the KV cache holds "
+        f"about {fitting:,} sequences of mean length{avoided}. Try --max-num-seqs {fitting} to see "
+        "the speed-up without it; it is not always the faster setting."
+    )
 
 
 def _timeline(repetition: Repetition) -> Figure:

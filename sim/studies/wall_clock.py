@@ -23,6 +23,7 @@ from arrol.sim.studies.runs import (
     batches,
     generate,
     kept_share,
+    seeds_text,
     settle,
 )
 from arrol.sim.style import BLACK, BLUE, GREEN, GREY, ORANGE
@@ -135,7 +136,8 @@ def _phase_table(chosen: Fit, eligible: Sequence[Fit]) -> Table:
         formats=dict.fromkeys(numbers, ".2f") | {"difference": "+.1%"},
         note=(
             f"Table 5, pruned: {COLD_START} steps of its baseline, then its pruned steps. ± is "
-            "half of the 95% interval over seeds for one step; lowest and highest over the priors."
+            f"half of the 95% interval for one step, {seeds_text(len(chosen.on_S))}; lowest and "
+            "highest over the priors."
         ),
     )
 
@@ -168,7 +170,7 @@ def _speedup_table(chosen: Fit, eligible: Sequence[Fit]) -> Table:
             f"Table 5's own rows make {off / sum(PAPER_ON):.2f}× a step; with {COLD_START} steps "
             f"of cold start counted, a run of {steps:,.0f} steps has Table 1's {speedup}×, a "
             "shorter one less. The paper does not say how long its runs are, nor whether the cold "
-            "start is counted."
+            f"start is counted. {seeds_text(len(chosen.on_S))}."
         ),
     )
 
@@ -215,7 +217,8 @@ def _models(rows: list[dict[str, float | str]]) -> Table:
             "update grow with the parameters, and so does their part in the speed-up. Their own "
             "batches and lengths are not known; this is no more than the same set-up with "
             f"another model. {dapo.algorithm}'s {dapo.speedup:.2f}× (Table 2) depends on how many "
-            "batches dynamic sampling draws; that is not simulated. Nor is any accuracy."
+            "batches dynamic sampling draws; that is not simulated. Nor is any accuracy. "
+            f"{seeds_text(LEAST_SEEDS)}."
         ),
     )
 
