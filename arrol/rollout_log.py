@@ -7,26 +7,22 @@ by suffix. Groups never span two files or two steps.
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
-import re
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from arrol.errors import ArrolError, check_range
+from arrol.rollout_files import ProblemList, files_of, records_of
 from arrol.rollout_rows import (
     Characters,
     CountTokens,
@@ -43,46 +39,8 @@ from arrol.rollout_rows import (
     samples_of,
 )
 
-SUFFIXES = (".jsonl", ".jsonl.gz", ".json", ".json.gz", ".parquet")  #: what a folder is read for
-KEPT_PROBLEMS = 1000  #: problems whose text is kept; beyond that they are only counted
-
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Something in a log that can't be used as it stands.
-
-    Attributes:
-        path: the file.
-        line: line of a text file or row of a Parquet file, 1-based; 0 for the file itself.
-        kind: what is wrong.
-        text: the same in words, with the value.
-    """
-
-    path: str
-    line: int
-    kind: ProblemKind
-    text: str
-
-    def __str__(self) -> str:
-        place = f"{self.path}:{self.line}" if self.line else self.path
-        return f"{place}: {self.text}"
-
-
-@dataclass
-class ProblemList:
-    """Problems by kind: all are counted, the first :data:`KEPT_PROBLEMS` are kept."""
-
-    counts: Counter[ProblemKind] = field(default_factory=Counter)
-    first: list[Problem] = field(default_factory=list)
-
-    def add(self, path: str, line: int, kind: ProblemKind, text: str) -> None:
-        """Count a problem."""
-        self.counts[kind] += 1
-        if len(self.first) < KEPT_PROBLEMS:
-            self.first.append(Problem(path, line, kind, text))
 
 
 @dataclass(frozen=True)
@@ -180,7 +138,7 @@ def read_rollouts(
     """
     check_range("--right-above", right_above, -math.inf, math.inf)
     reader = _Reader(count_tokens or Characters(), right_above)
-    files = list(_files(paths, reader.problems))
+    files = list(files_of(paths, reader.problems))
     for done, path in enumerate(files):
         reader.read(path)
         if progress:
@@ -233,7 +191,7 @@ class _Reader:
         problem_count = self.problems.counts.total()
         formats: Counter[LogFormat] = Counter()
         self._seen = set()
-        for line, record in _records(path, self.problems):
+        for line, record in records_of(path, self.problems):
             try:
                 row = _row(record)
                 kind = row_format(row)
@@ -329,67 +287,6 @@ def _places(groups_N: Integers) -> Integers:
     places_N = np.empty(len(groups_N), dtype=np.int64)
     places_N[order_N] = np.arange(len(groups_N)) - starts_N
     return places_N
-
-
-def _files(paths: Sequence[str | Path], problems: ProblemList) -> Iterator[Path]:
-    """Files behind ``paths``, each once."""
-    seen: set[Path] = set()
-    for path in map(Path, paths):
-        inside = [path]
-        if path.is_dir():
-            found = [p for p in path.iterdir() if p.name.lower().endswith(SUFFIXES)]
-            inside = sorted((p for p in found if p.is_file()), key=_natural)
-            if not inside:
-                text = f"the folder holds no file that ends in {', '.join(SUFFIXES)}"
-                problems.add(str(path), 0, ProblemKind.UNREADABLE_FILE, text)
-        for file in inside:
-            if file.resolve() in seen:
-                text = "the file is named twice; it is read once"
-                problems.add(str(file), 0, ProblemKind.REPEATED_FILE, text)
-                continue
-            seen.add(file.resolve())
-            yield file
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    parts = re.split(r"(\d+)", path.name)
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
-
-
-def _records(path: Path, problems: ProblemList) -> Iterator[tuple[int, bytes | Row]]:
-    """Lines of a text file or rows of a Parquet file, numbered from 1."""
-    line = 0
-    try:
-        with path.open("rb") as file:
-            head = file.read(4096)
-        source = _parquet_rows(path) if head.startswith(b"PAR1") else _lines(path, head)
-        for line, record in source:
-            yield line, record
-    except (OSError, EOFError, zlib.error, pa.ArrowException, UnicodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else None
-        reason = reason or str(error).strip().split("\n", 1)[0] or type(error).__name__
-        problems.add(str(path), line, ProblemKind.UNREADABLE_FILE, f"can't be read: {reason}")
-
-
-def _lines(path: Path, head: bytes) -> Iterator[tuple[int, bytes]]:
-    """Lines without their end. Only LF ends a line: U+2028 and its like may stand in strings."""
-    gzipped = head.startswith(b"\x1f\x8b")
-    if not gzipped and b"\0" in head:
-        raise UnicodeError("it holds zero bytes, so it is neither UTF-8 text, gzip nor Parquet")
-    with gzip.open(path, "rb") if gzipped else path.open("rb") as file:
-        for number, line in enumerate(file, 1):
-            content = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
-            if content.strip():
-                yield number, content.strip(b"\r\n")
-
-
-def _parquet_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    number = 0
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(batch_size=1024):
-            for row in batch.to_pylist():
-                number += 1
-                yield number, row
 
 
 def _row(record: bytes | Row) -> Row:

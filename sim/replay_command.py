@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,9 +13,10 @@ from rich.console import Console
 from rich.text import Text
 
 from arrol.config import Preset
-from arrol.rollout_log import ProblemList, read_rollouts, tokenizer
+from arrol.rollout_files import ProblemList
+from arrol.rollout_log import read_rollouts, tokenizer
 from arrol.rollout_rows import TOKENS_PER_CHAR, Characters
-from arrol.sim.options import Bar, accelerator_option, model_option, number_option
+from arrol.sim.options import Bar, Screen, accelerator_option, model_option, number_option
 from arrol.sim.parameters import PARAMETERS, Parameter
 from arrol.sim.replay import ReplaySettings
 from arrol.sim.replay_advice import analyse
@@ -127,17 +129,18 @@ def replay(
     settings = ReplaySettings(preset=Preset(preset), **values)
     count = tokenizer(tokenizer_name) if tokenizer_name else Characters(tokens_per_char)
     prepare_folder(out)
-    console = Console(highlight=False)
+    screen = Screen()
     with Bar("reading").shown() as progress:
         log = read_rollouts(files, count, progress, right_above)
-    _print_problems(console, log.problems, show_problems)
+    screen.show(partial(_print_problems, problems=log.problems, show=show_problems))
     with Bar("replaying").shown() as progress:
         analysis = analyse(log, settings, progress)
     studies = studies_of(analysis)
-    for study in studies:
-        print_study(console, study)
     report = write_replay(analysis, studies, out)
-    console.print(f"Report: {report}", soft_wrap=True)
+    for study in studies:
+        screen.show(partial(print_study, study=study))
+    screen.show(lambda console: console.print(f"Report: {report}", soft_wrap=True))
+    screen.close()
 
 
 def _print_problems(console: Console, problems: ProblemList, show: int) -> None:

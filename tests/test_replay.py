@@ -19,7 +19,8 @@ from arrol.config import Draw, Preset, PruningConfig
 from arrol.errors import ArrolError
 from arrol.plan import PruningPlan
 from arrol.records import FinishReason, Mode
-from arrol.rollout_log import ProblemList, RolloutLog, read_rollouts
+from arrol.rollout_files import ProblemList
+from arrol.rollout_log import RolloutLog, read_rollouts
 from arrol.sim.cost import StepTime, kv_capacity
 from arrol.sim.engine import EngineLimits, SimulatedRequest, simulate
 from arrol.sim.hardware import ACCELERATORS, MODELS

@@ -5,18 +5,22 @@ from __future__ import annotations
 import gzip
 import json
 import math
+import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from arrol.errors import ArrolError
+from arrol.rollout_files import KEPT_PROBLEMS
 from arrol.rollout_log import (
-    KEPT_PROBLEMS,
     RolloutLog,
     read_rollouts,
     tokenizer,
@@ -513,3 +517,35 @@ def test_a_tokenizer_counts_without_special_tokens(monkeypatch: pytest.MonkeyPat
     assert tokenizer("good")("lone \ud800 surrogate") == 3
     with pytest.raises(ArrolError, match=r"--tokenizer is 'bad'.*is not a local folder\)\.$"):
         tokenizer("bad")
+
+
+def test_a_pipe_will_do(tmp_path):
+    """Read once and forwards: nothing is lost between a look at the format and the reading."""
+    lines = [json.dumps({"group": i // 8, "tokens": 9, "reward": i % 2}) for i in range(4000)]
+    content = "\n".join(lines).encode()
+    for data in (content, gzip.compress(content)):
+        pipe = tmp_path / f"pipe{len(data)}"
+        os.mkfifo(pipe)
+        writer = threading.Thread(target=pipe.write_bytes, args=(data,))
+        writer.start()
+        log = read_rollouts([pipe])
+        writer.join()
+        assert len(log.groups) == 4000
+        assert log.problems.counts.total() == 0
+
+
+def test_paths_that_lead_nowhere_are_named_and_the_rest_goes_on(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    good = tmp_path / "good.jsonl"
+    good.write_text('{"group": 1, "tokens": 9, "reward": 1}\n', encoding="utf-8")
+    log = read_rollouts([tmp_path / "loop", tmp_path / ("a" * 300), good])
+    assert len(log.groups) == 1
+    assert log.problems.counts == {ProblemKind.UNREADABLE_FILE: 2}
+
+
+def test_a_time_beyond_pythons_is_named(tmp_path):
+    table = pa.table({"group": ["a"], "when": pa.array([2**62], pa.timestamp("us"))})
+    path = tmp_path / "far.parquet"
+    pq.write_table(table, path)
+    with pytest.raises(ArrolError, match=r"far\.parquet: can't be read"):
+        read_rollouts([path])
