@@ -190,8 +190,10 @@ class Decider:
         """Decide the first row of every group, then the second of every group, and so on."""
         rule, minimum = self._plan.rule, self._plan.min_survivors
         groups = rows.unique_B.tolist()
-        sums = [self._groups.get(group, _START) for group in groups]
-        rank_B, spent_B, seen_B, kept_B = np.array(sums).reshape(-1, 4).T.copy()
+        sums_B4 = np.zeros((len(groups), 4))
+        if groups and self._groups:
+            sums_B4[:] = [self._groups.get(group, _START) for group in groups]
+        rank_B, spent_B, seen_B, kept_B = sums_B4.T.copy()
         u_B = uniforms(self._group_stream, rows.unique_B)
         order_N, waves = rows.waves()
         # All columns in the order of the waves, so that each wave is a slice of them.
@@ -271,6 +273,8 @@ class Decider:
 
     def _shares_of(self, sizes_N: Ints) -> Floats:
         """κ' of each row's group size; not read by rules without a budget."""
+        if sizes_N.size and sizes_N.min() == sizes_N.max():
+            return np.full(len(sizes_N), self._share(int(sizes_N[0])))
         sizes, places_N = np.unique(sizes_N, return_inverse=True)
         return np.array([self._share(size) for size in sizes.tolist()])[places_N]
 
