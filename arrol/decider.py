@@ -94,7 +94,8 @@ class Decider:
         self._systematic = plan.draw is Draw.SYSTEMATIC
         self.hold_head(head_version)
         self._neutral = plan.rule.mean if isinstance(plan.rule, FeedbackRule) else 0.0
-        self._shares: dict[int, float] = {}
+        self._shares: dict[int, float] = {}  # κ' by group size
+        self._draws: dict[int, float] = {}  # u by group, as far as asked for one by one
         self._groups: dict[int, _Sums] = {}
 
     def hold_head(self, version: int) -> None:
@@ -259,7 +260,9 @@ class Decider:
 
     def _draw(self, request: Request, survival: float, spent: float) -> bool:
         if self._systematic:
-            u = uniform(self._group_stream, request.group)
+            u = self._draws.get(request.group)
+            if u is None:
+                u = self._draws[request.group] = uniform(self._group_stream, request.group)
             return systematic_keep(u, spent, survival)
         return bernoulli_keep(uniform(self._stream, request.key), survival)
 
