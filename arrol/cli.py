@@ -54,11 +54,8 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run ``arrol`` with these arguments and return its exit code."""
-    name = (
-        " ".join(["arrol", *arguments[:1]])
-        if not arguments[:1] or arguments[0][:1] != "-"
-        else "arrol"
-    )
+    command = [word for word in arguments[:1] if not word.startswith("-")]
+    name = " ".join(["arrol", *command])
     try:
         code = arrol.main(arguments, prog_name="arrol", standalone_mode=False)
     except click.exceptions.NoArgsIsHelpError as error:

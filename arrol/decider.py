@@ -15,6 +15,7 @@ from arrol.draws import bernoulli_keep, systematic_keep, systematic_keeps
 from arrol.errors import check_integer
 from arrol.keys import as_keys, stream, uniform, uniforms
 from arrol.records import DecisionReason, Detection, Mode, Request
+from arrol.seen_scores import is_score
 from arrol.survival import FeedbackRule
 
 if TYPE_CHECKING:
@@ -163,32 +164,31 @@ class Decider:
         if drawn_N.any():
             assert self._plan.calibration is not None
             posteriors_N[drawn_N] = self._plan.calibration.posteriors_of(rows.scores_N[drawn_N])
-        arrays = _Decided(
-            posteriors_N,
-            np.ones(len(drawn_N)),
-            np.ones(len(drawn_N), dtype=np.bool_),
-            np.zeros(len(drawn_N), dtype=np.int64),
-            reasons_N,
-        )
-        self._decide_waves(rows, drawn_N, arrays)
+        survivals_N, keeps_N, ranks_N = self._decide_waves(rows, posteriors_N, reasons_N)
         return Decisions(
             rows.keys_N,
             rows.groups_N,
             rows.indices_N,
             rows.sizes_N,
-            arrays.ranks_N,
+            ranks_N,
             rows.scores_N,
             posteriors_N,
-            arrays.survivals_N,
-            arrays.keeps_N,
+            survivals_N,
+            keeps_N,
             reasons_N,
             self._plan.version,
             self._enforced,
             self._engine,
         )
 
-    def _decide_waves(self, rows: _Rows, drawn_N: NDArray[np.bool_], out: _Decided) -> None:
-        """Decide the first row of every group, then the second of every group, and so on."""
+    def _decide_waves(
+        self, rows: _Rows, posteriors_N: Floats, reasons_N: NDArray[np.int8]
+    ) -> tuple[Floats, NDArray[np.bool_], Ints]:
+        """Decide the first row of every group, then the second of every group, and so on.
+
+        Returns:
+            p, decision and rank of each row; in ``reasons_N`` it marks those that it forces.
+        """
         rule, minimum = self._plan.rule, self._plan.min_survivors
         groups = rows.unique_B.tolist()
         sums_B4 = np.zeros((len(groups), 4))
@@ -199,7 +199,8 @@ class Decider:
         order_N, waves = rows.waves()
         # All columns in the order of the waves, so that each wave is a slice of them.
         codes_N, sizes_N = rows.codes_N[order_N], rows.sizes_N[order_N]
-        posteriors_N, drawn_N = out.posteriors_N[order_N], drawn_N[order_N]
+        posteriors_N = posteriors_N[order_N]
+        drawn_N = reasons_N[order_N] == _CODES[DecisionReason.DRAW]
         shares_N = self._shares_of(sizes_N)
         u_N = u_B[codes_N] if self._systematic else uniforms(self._stream, rows.keys_N[order_N])
         survivals_N, keeps_N = np.empty(len(order_N)), np.empty(len(order_N), dtype=np.bool_)
@@ -227,12 +228,13 @@ class Decider:
             spent_B[b] += p
             seen_B[b] += q
             kept_B[b] += keep
-        out.survivals_N[order_N], out.keeps_N[order_N] = survivals_N, keeps_N
-        out.ranks_N[order_N] = ranks_N
-        out.reasons_N[order_N[forced_N]] = _CODES[DecisionReason.FORCED]
+        reasons_N[order_N[forced_N]] = _CODES[DecisionReason.FORCED]
         ranks, kepts = rank_B.astype(np.int64).tolist(), kept_B.astype(np.int64).tolist()
         sums_B = zip(ranks, spent_B.tolist(), seen_B.tolist(), kepts, strict=True)
         self._groups.update(zip(groups, sums_B, strict=True))
+        rows_N = np.empty_like(order_N)
+        rows_N[order_N] = np.arange(len(order_N))  # back to the order of the rows
+        return survivals_N[rows_N], keeps_N[rows_N], ranks_N[rows_N]
 
     def _reason_to_keep(self, score: float, group_size: int) -> DecisionReason | None:
         if not 0.0 <= score <= 1.0:
@@ -248,8 +250,7 @@ class Decider:
         reasons_N = np.full(n, _CODES[DecisionReason.DRAW], dtype=np.int8)
         small_N = rows.sizes_N <= self._plan.min_survivors
         reasons_N[small_N] = _CODES[DecisionReason.SMALL_GROUP]
-        bad_N = ~((rows.scores_N >= 0.0) & (rows.scores_N <= 1.0))
-        reasons_N[bad_N] = _CODES[DecisionReason.BAD_SCORE]
+        reasons_N[~is_score(rows.scores_N)] = _CODES[DecisionReason.BAD_SCORE]
         return reasons_N
 
     def _survival(self, posterior: float, size: int, rank: int, spent: float, seen: float) -> float:
@@ -280,17 +281,6 @@ class Decider:
             return np.full(len(sizes_N), self._share(int(sizes_N[0])))
         sizes, places_N = np.unique(sizes_N, return_inverse=True)
         return np.array([self._share(size) for size in sizes.tolist()])[places_N]
-
-
-@dataclass(frozen=True)
-class _Decided:
-    """Arrays that the waves fill in."""
-
-    posteriors_N: Floats
-    survivals_N: Floats
-    keeps_N: NDArray[np.bool_]
-    ranks_N: Ints
-    reasons_N: NDArray[np.int8]
 
 
 @dataclass(frozen=True)
