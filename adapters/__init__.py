@@ -1,0 +1,1 @@
+"""Real engines and trainers under the same plan that drives the simulator."""
