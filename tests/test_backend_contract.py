@@ -6,6 +6,7 @@ To add a backend, write a harness with its name, ``backend`` and ``requests``, a
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -81,6 +82,10 @@ HARNESSES: list[Harness] = [
     SimulatedHarness("three engines", EngineLimits(kv_tokens=100_000), engines=3),
     SimulatedHarness("tight engine", EngineLimits(3, 7, kv_tokens=60)),
 ]
+if importlib.util.find_spec("vllm"):
+    from vllm_harness import HARNESSES as VLLM_HARNESSES
+
+    HARNESSES += VLLM_HARNESSES
 
 
 @pytest.fixture(params=HARNESSES, ids=lambda harness: harness.name, scope="module")

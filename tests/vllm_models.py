@@ -44,14 +44,15 @@ def save_countdown(folder: Path) -> Path:
     model = Qwen3ForCausalLM(config).float()
     generator = torch.Generator().manual_seed(5)
     directions = torch.randint(0, 2, (4096, hidden), generator=generator).float() * 2 - 1
+    # One direction is kept for "this was the last": it alone points to EOS.
+    last = directions[EOS].clone()
+    directions -= (directions @ last / hidden)[:, None] * last
     outputs = torch.zeros(4096, hidden)
+    outputs[EOS] = last
     for chain in range(CHAINS):
-        for left in range(1, LONGEST + 1):
-            follower = EOS if left == 1 else chain_token(chain, left - 1)
-            if left == 1:
-                outputs[EOS] += directions[chain_token(chain, 1)]
-            else:
-                outputs[follower] = directions[chain_token(chain, left)]
+        directions[chain_token(chain, 1)] += 2 * last
+        for left in range(2, LONGEST + 1):
+            outputs[chain_token(chain, left - 1)] = directions[chain_token(chain, left)]
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith(("o_proj.weight", "down_proj.weight")):

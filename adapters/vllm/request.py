@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -44,6 +44,7 @@ class TokenRollout(Rollout):
         logprobs: [tokens] vLLM's log-probs of each position, if asked for.
         hidden: [H] float16, last hidden state of the token at the detection length, which the
             quality head reads; None if the rollout was not decided or the engine does not keep it.
+            Rollouts are compared without it.
         stop_reason: vLLM's: the stop string or token; None for EOS and for pruned rollouts.
         error: why a failed rollout failed.
     """
@@ -51,7 +52,7 @@ class TokenRollout(Rollout):
     text: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[Any, ...] | None = None
-    hidden: NDArray[np.float16] | None = None
+    hidden: NDArray[np.float16] | None = field(default=None, compare=False)
     stop_reason: int | str | None = None
     error: str = ""
 
