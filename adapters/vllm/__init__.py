@@ -17,7 +17,8 @@ sentinel that stops it. Its slot and KV blocks are free at once. The sentinel ne
 tokens or log-probs.
 """
 
-from arrol.adapters.vllm.llm import Batch, Progress, PruningLLM
+from arrol.adapters.vllm.frontend import Batch
+from arrol.adapters.vllm.llm import Progress, PruningLLM
 from arrol.adapters.vllm.pruner import Pruner, Record
 from arrol.adapters.vllm.request import (
     PruningArgs,

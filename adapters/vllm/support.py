@@ -110,6 +110,26 @@ def check_equipped(config: Any) -> None:
             )
 
 
+def check_single(config: Any) -> None:
+    """See that an engine is one: replicas inside it can't be numbered or asked one by one.
+
+    Raises:
+        ArrolError: it is several.
+    """
+    size = config.parallel_config.data_parallel_size
+    if size > 1:
+        raise ArrolError(
+            f"data_parallel_size is {size}; allowed is 1: make one engine a rank, number them, and "
+            "join them with PruningEngines."
+        )
+
+
+def end_tokens(model_config: Any) -> set[int]:
+    """Tokens that end a text by the model's generation config."""
+    ends = (model_config.try_get_generation_config() or {}).get("eos_token_id") or []
+    return set(ends) if isinstance(ends, list) else {ends}
+
+
 def find_sentinel(tokenizer: Any, vocab_size: int, ends: Collection[int] = ()) -> int:
     """A token that no text needs: it is never sampled by chance and ends pruned rollouts.
 

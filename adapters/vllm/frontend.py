@@ -1,0 +1,163 @@
+"""What every way to an engine has in common: plan, sentinel, sampling parameters, rollouts."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from arrol.adapters.vllm.outputs import finished
+from arrol.adapters.vllm.pruner import Record, unpack
+from arrol.adapters.vllm.request import (
+    PruningArgs,
+    RolloutRequest,
+    TokenRollout,
+    check_sampling,
+    rollout_seed,
+    with_pruning,
+)
+from arrol.errors import ArrolError, check_integer
+from arrol.plan import PruningPlan
+from arrol.records import Mode
+
+_log = logging.getLogger("arrol")
+
+Ended = tuple[RolloutRequest, Any]  # a request and vLLM's CompletionOutput
+
+
+@dataclass
+class Batch:
+    """What is left over from a batch, beside its rollouts.
+
+    Attributes:
+        orphans: records of rollouts that had ended when they were decided (a stop string, an
+            abort). With systematic draws, ``plan.replay`` wants them too.
+        undecided: whole rollouts that went past the detection length without a decision: their
+            engine had lost its plan.
+        stale: decisions made under another version than that of the plan last loaded: their
+            rollouts were under way when it came.
+    """
+
+    orphans: list[Record] = field(default_factory=list)
+    undecided: int = 0
+    stale: int = 0
+
+
+class Frontend:
+    """Plan and head of one engine, and the way from requests to parameters and back to rollouts.
+
+    Args:
+        engine: its number, where several carry out one plan.
+        sentinel: token that ends pruned rollouts.
+        keep_hidden: hand back the hidden states that the head reads.
+
+    Attributes:
+        plan: the plan in force.
+        batch: leftovers of the last batch.
+    """
+
+    def __init__(self, engine: int, sentinel: int, keep_hidden: bool) -> None:
+        check_integer("engine", engine, 0)
+        check_integer("sentinel", sentinel, 0)
+        self.engine = engine
+        self.sentinel = sentinel
+        self.keep_hidden = keep_hidden
+        self.plan: PruningPlan | None = None
+        self.batch = Batch()
+        self._head = ""
+        self._head_version: int | None = None
+
+    @property
+    def pruning(self) -> bool:
+        """Rollouts are decided under the plan in force."""
+        return self.plan is not None and self.plan.mode is not Mode.OFF
+
+    def sampling(self, params: Any, requests: Sequence[RolloutRequest]) -> Any:
+        """``SamplingParams`` for one request to vLLM that makes these rollouts (n of one group).
+
+        Args:
+            params: with n = the number of requests; their seed, if any, is left as it is.
+            requests: with consecutive indices.
+
+        Raises:
+            ArrolError: a setting that pruning can't work with.
+        """
+        first = requests[0]
+        if type(params).__name__ == "BeamSearchParams" or params.n != len(requests):
+            raise ArrolError(
+                f"sampling is {params!r}; allowed is SamplingParams with n = {len(requests)}."
+            )
+        if not self.pruning:
+            return params.clone()
+        keys = tuple(request.key for request in requests)
+        args = PruningArgs(
+            keys, first.group, first.index, first.group_size, self.length(first), self.sentinel
+        )
+        changed = with_pruning(params, args)
+        try:
+            check_sampling(changed)
+        except ArrolError:
+            raise
+        except ValueError as error:
+            raise ArrolError(str(error)) from None
+        return changed
+
+    def length(self, request: RolloutRequest) -> int:
+        """L_detect of a request [tokens]."""
+        default = 1 if self.plan is None else self.plan.detect_length
+        return request.detect_length or default
+
+    def one(self, request: RolloutRequest) -> Any:
+        """``SamplingParams`` for a request of its own, with its own stream of random numbers."""
+        changed = self.sampling(request.sampling, [request])
+        if request.sampling.seed is not None:
+            changed.seed = rollout_seed(request.sampling.seed, request.key)
+        return changed
+
+    def hold(self, head: Any | None) -> str:
+        """Remember a head; gives what is sent."""
+        self._head = "" if head is None else base64.b64encode(head.to_bytes()).decode("ascii")
+        self._head_version = None if head is None else head.version
+        return self._head
+
+    def plan_arguments(self) -> tuple[str, str, str]:
+        """Arguments of ``arrol_load_plan``."""
+        text = "" if self.plan is None else self.plan.to_json()
+        return text, str(self.engine), "1" if self.keep_hidden else "0"
+
+    def check_status(self, status: Mapping[str, Any]) -> None:
+        """See that the engine has the plan that it was sent.
+
+        Raises:
+            RuntimeError: it has not.
+        """
+        wanted = None if self.plan is None else self.plan.version
+        if status["plan"] != wanted:
+            raise RuntimeError(f"engine {self.engine} has plan {status['plan']}, not {wanted}.")
+
+    def rollouts(self, ended: Iterable[Ended], answers: Sequence[Any]) -> Iterator[TokenRollout]:
+        """Rollouts of outputs and of the workers' answers to ``arrol_take``."""
+        packed = next((a for a in answers if a["detections"] != "[]"), answers[0])
+        records = {record.detection.key: record for record in unpack(packed)}
+        for request, output in ended:
+            record = records.pop(request.key, None)
+            rollout, orphan = finished(
+                request, output, record, self.sentinel, self.length(request)
+            )
+            if orphan is not None:
+                self.batch.orphans.append(orphan)
+            self._count(rollout, self.length(request))
+            yield rollout
+        self.batch.orphans += records.values()
+
+    def _count(self, rollout: TokenRollout, length: int) -> None:
+        """Count what should not be."""
+        found = rollout.detection
+        if found is not None and self.plan is not None:
+            self.batch.stale += found.version != self.plan.version
+        elif self.pruning and rollout.survived and rollout.tokens > length:
+            if self.batch.undecided == 0:
+                _log.warning("Engine %d has lost its plan: rollouts are kept.", self.engine)
+            self.batch.undecided += 1
