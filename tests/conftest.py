@@ -1,8 +1,12 @@
 """Settings for the whole suite."""
 
+import importlib.util
 import os
 
 from hypothesis import settings
+
+if importlib.util.find_spec("vllm"):
+    import vllm_settings  # noqa: F401  # its environment, before any test imports vLLM
 
 # Machines that run tests are shared and slow at times: no test fails for being slow. CI tries the
 # same examples every time, so that a change is judged by what it changed.

@@ -190,10 +190,12 @@ def test_one_request_with_n_rollouts():
     backend = frontend(random_engine(max_num_seqs=7))
     backend.load_plan(plan_of())
     groups = [requests()[place : place + 4] for place in range(0, 24, 4)]
-    greedy = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, n=1)
-    single = decisions(backend.generate([replace(r, sampling=greedy) for g in groups for r in g]))
-    many = SamplingParams(temperature=0.0, max_tokens=16, ignore_eos=True, n=1)
-    many.n = 4  # vLLM's check wants n = 1 where nothing is random, but the engine doesn't mind
+    # One token to choose from: greedy, which vLLM refuses for n > 1 if it is called so.
+    one, many = (
+        SamplingParams(temperature=1.0, top_k=1, max_tokens=16, ignore_eos=True, n=n)
+        for n in (1, 4)
+    )
+    single = decisions(backend.generate([replace(r, sampling=one) for g in groups for r in g]))
     backend.load_plan(plan_of())
     params = [backend.sampling(many, group) for group in groups]
     outputs = backend.llm.generate(PROMPTS, params, use_tqdm=False)

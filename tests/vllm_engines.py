@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-import vllm_settings  # noqa: F401  # before vLLM is imported
 from vllm import LLM
 from vllm_models import save_random_qwen3
+from vllm_settings import set_in_process
 
 from arrol.adapters.vllm import engine_arguments
 from arrol.calibration import CalibrationTable, TableKind
@@ -45,20 +44,20 @@ def random_engine(**arguments: Any) -> LLM:
 
     It is never given up: vLLM would tear down what all engines of the process share.
     """
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    set_in_process(True)
     return LLM(**engine_arguments(**random_arguments(**arguments)))
 
 
 @cache
 def random_plain_engine() -> LLM:
     """An engine that was made without our arguments."""
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    set_in_process(True)
     return LLM(**random_arguments(max_num_seqs=2))
 
 
 def engine_process(**arguments: Any) -> LLM:
     """An engine in a process of its own, which ends with it."""
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1"
+    set_in_process(False)
     return LLM(**engine_arguments(**random_arguments(**arguments)))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -11,7 +10,6 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
-import vllm_settings  # noqa: F401  # before vLLM is imported
 from vllm import LLM, SamplingParams
 from vllm_models import (
     EOS,
@@ -21,6 +19,7 @@ from vllm_models import (
     chain_token,
     save_countdown,
 )
+from vllm_settings import set_in_process
 
 from arrol.adapters.vllm import PruningLLM, RolloutRequest, engine_arguments
 from arrol.adapters.vllm.support import EXTENSION
@@ -75,7 +74,7 @@ class LookupBackend(PruningLLM):
 @cache
 def countdown_engine(in_process: bool, **arguments: Any) -> LLM:
     """An engine on the countdown model, shared by all tests that want these arguments."""
-    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if in_process else "1"
+    set_in_process(in_process)
     given = engine_arguments(
         max_model_len=64, enforce_eager=True, dtype="float32", kv_cache_memory_bytes=2**26, seed=0,
         skip_tokenizer_init=True, **arguments,
@@ -116,8 +115,12 @@ class VllmHarness:
                 prompt = (*[SPICE + group] * (5 + group), chain_token(chain, length))
                 requests.append(
                     RolloutRequest(
-                        stable_key("prompt", group, index), stable_key("prompt", group), index,
-                        len(row), prompt, sampling,
+                        stable_key("prompt", group, index),
+                        stable_key("prompt", group),
+                        index,
+                        len(row),
+                        prompt,
+                        sampling,
                     )  # fmt: skip
                 )
         return requests
@@ -128,7 +131,7 @@ HARNESSES = [
     # 3 at once, chunks of 7 prompt tokens, prefix caching, and KV blocks for two long rollouts.
     VllmHarness(
         "tight vLLM", max_num_seqs=3, max_num_batched_tokens=7, enable_chunked_prefill=True,
-        enable_prefix_caching=True, num_gpu_blocks_override=5,
+        enable_prefix_caching=True, block_size=32, num_gpu_blocks_override=5,
     ),
     VllmHarness("vLLM in its own process", in_process=False, max_num_seqs=16),
 ]  # fmt: skip

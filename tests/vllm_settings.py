@@ -1,4 +1,4 @@
-"""Settings of the environment that tests on real engines need; import it before vLLM."""
+"""Settings of the environment that tests on real engines need; made before vLLM is imported."""
 
 import os
 import types
@@ -28,6 +28,14 @@ def use_model_runner_v2() -> None:
 
     driver = type("Interpreter", (), {"is_active": staticmethod(lambda: True)})
     backends["cpu"] = types.SimpleNamespace(driver=driver, compiler=None)
+
+
+def set_in_process(value: bool) -> None:
+    """Have the next engine in this process, or in one of its own."""
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0" if value else "1"
+    from vllm import envs
+
+    envs.disable_envs_cache()  # the first engine froze it
 
 
 if os.environ.get("ARROL_TEST_RUNNER") == "V2":

@@ -29,6 +29,7 @@ from arrol.adapters.vllm.request import (
     group_requests,
     with_pruning,
 )
+from arrol.adapters.vllm.server import PruningServer
 from arrol.adapters.vllm.support import engine_arguments, find_sentinel, vllm_version
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "PruningAsyncLLM",
     "PruningEngines",
     "PruningLLM",
+    "PruningServer",
     "Record",
     "RolloutRequest",
     "TokenRollout",

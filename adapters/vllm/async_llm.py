@@ -10,7 +10,13 @@ from typing import Any
 from arrol.adapters.vllm.frontend import Frontend
 from arrol.adapters.vllm.outputs import failed
 from arrol.adapters.vllm.request import RolloutRequest, TokenRollout
-from arrol.adapters.vllm.support import check_equipped, check_single, end_tokens, find_sentinel
+from arrol.adapters.vllm.support import (
+    check_equipped,
+    check_single,
+    end_tokens,
+    find_sentinel,
+    seeds_crash,
+)
 from arrol.errors import check_integer
 from arrol.plan import PruningPlan
 
@@ -43,7 +49,7 @@ class PruningAsyncLLM(Frontend):
             tokenizer = None if config.model_config.skip_tokenizer_init else llm.get_tokenizer()
             sentinel = find_sentinel(tokenizer, vocab_size, end_tokens(config.model_config))
         check_integer("sentinel", sentinel, 0, vocab_size - 1)
-        super().__init__(engine, sentinel, keep_hidden)
+        super().__init__(engine, sentinel, keep_hidden, seeds_crash(config))
         self.llm = llm
         self._names = 0
 

@@ -27,7 +27,9 @@ class PruningEngines:
     def __init__(self, engines: Sequence[PruningLLM]) -> None:
         numbers = [engine.engine for engine in engines]
         if not engines or len(set(numbers)) < len(numbers):
-            raise ArrolError(f"engines have the numbers {numbers}; allowed is at least one, each once.")
+            raise ArrolError(
+                f"engines have the numbers {numbers}; allowed is at least one, each once."
+            )
         self.engines = list(engines)
         self.plan: PruningPlan | None = None
 
@@ -44,7 +46,9 @@ class PruningEngines:
 
     def generate(self, requests: Sequence[RolloutRequest]) -> list[TokenRollout]:
         """Generate all requests; one rollout for each, by engine."""
-        groups = {group: place for place, group in enumerate(dict.fromkeys(r.group for r in requests))}
+        groups = {
+            group: place for place, group in enumerate(dict.fromkeys(r.group for r in requests))
+        }
         shares: list[list[RolloutRequest]] = [[] for _ in self.engines]
         for request in requests:
             shares[groups[request.group] % len(shares)].append(request)

@@ -52,18 +52,22 @@ class Frontend:
         engine: its number, where several carry out one plan.
         sentinel: token that ends pruned rollouts.
         keep_hidden: hand back the hidden states that the head reads.
+        seeds_crash: the engine can't do requests with a seed.
 
     Attributes:
         plan: the plan in force.
         batch: leftovers of the last batch.
     """
 
-    def __init__(self, engine: int, sentinel: int, keep_hidden: bool) -> None:
+    def __init__(
+        self, engine: int, sentinel: int, keep_hidden: bool, seeds_crash: bool = False
+    ) -> None:
         check_integer("engine", engine, 0)
         check_integer("sentinel", sentinel, 0)
         self.engine = engine
         self.sentinel = sentinel
         self.keep_hidden = keep_hidden
+        self.seeds_crash = seeds_crash
         self.plan: PruningPlan | None = None
         self.batch = Batch()
         self._head = ""
@@ -113,6 +117,11 @@ class Frontend:
         """``SamplingParams`` for a request of its own, with its own stream of random numbers."""
         changed = self.sampling(request.sampling, [request])
         if request.sampling.seed is not None:
+            if self.seeds_crash:
+                raise ArrolError(
+                    f"seed is {request.sampling.seed}; allowed on a CPU with chunked prefill is "
+                    "None, as vLLM crashes there (enable_chunked_prefill=False avoids it)."
+                )
             changed.seed = rollout_seed(request.sampling.seed, request.key)
         return changed
 
@@ -143,9 +152,7 @@ class Frontend:
         records = {record.detection.key: record for record in unpack(packed)}
         for request, output in ended:
             record = records.pop(request.key, None)
-            rollout, orphan = finished(
-                request, output, record, self.sentinel, self.length(request)
-            )
+            rollout, orphan = finished(request, output, record, self.sentinel, self.length(request))
             if orphan is not None:
                 self.batch.orphans.append(orphan)
             self._count(rollout, self.length(request))

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from arrol.head import QualityHead
 
 CONTROLLER_FILE = "controller.json"  #: beside the head's own files
+CHILD_SECONDS = 10.0  #: that an engine process has to end by itself
 
 
 @dataclass(frozen=True)
@@ -251,23 +256,35 @@ def _stream(job: _Job, requests: list[Any], file: RolloutFile) -> None:
             for rollout in stream:
                 job.take(rollout)
                 file.add(rollout)
-    except BaseException as error:
-        # An engine process gets the terminal's interrupt too, and may die first.
-        if not _interrupted(error):
-            raise
+    except KeyboardInterrupt:
         file.flush()
         text = f"{file.written:,} of {len(requests):,} rollouts are in {file.path}"
         print(f"arrol generate: {text}.", file=sys.stderr)
-        raise KeyboardInterrupt from None
+        raise
 
 
-def _interrupted(error: BaseException | None) -> bool:
-    """It is an interrupt, or came up while one was handled."""
-    while error is not None:
-        if isinstance(error, KeyboardInterrupt):
-            return True
-        error = error.__context__
-    return False
+@contextmanager
+def _deaf_children() -> Iterator[None]:
+    """Processes that are started within the block don't get the terminal's Ctrl-C.
+
+    An engine process would end by it at once, and a call to it that is under way would never come
+    back. What this thread blocks, they inherit; here another thread takes the signal meanwhile.
+    """
+    resource_tracker.ensure_running()  # or the first process would start it, and that unblocks
+    over = threading.Event()
+    threading.Thread(target=over.wait, daemon=True).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    except KeyboardInterrupt:
+        for child in multiprocessing.active_children():
+            child.terminate()
+            child.join(CHILD_SECONDS)
+            child.kill()
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        over.set()
 
 
 def _engine_arguments(settings: RunSettings) -> dict[str, Any]:
@@ -295,7 +312,8 @@ def _backend(settings: RunSettings, arguments: dict[str, Any]) -> PruningLLM:
     from arrol.adapters.vllm.llm import PruningLLM
 
     try:
-        llm = LLM(model=settings.model, **arguments)
+        with _deaf_children():
+            llm = LLM(model=settings.model, **arguments)
     except Exception as error:  # vLLM and what is under it raise whatever they like
         if isinstance(error, ArrolError):
             raise

@@ -17,6 +17,7 @@ from arrol.adapters.vllm.support import (
     end_tokens,
     engine_arguments,
     find_sentinel,
+    seeds_crash,
 )
 from arrol.errors import check_integer
 from arrol.plan import PruningPlan
@@ -70,7 +71,7 @@ class PruningLLM(Frontend):
             tokenizer = None if model.skip_tokenizer_init else llm.get_tokenizer()
             sentinel = find_sentinel(tokenizer, vocab_size, end_tokens(model))
         check_integer("sentinel", sentinel, 0, vocab_size - 1)
-        super().__init__(engine, sentinel, keep_hidden)
+        super().__init__(engine, sentinel, keep_hidden, seeds_crash(config))
         self.llm = llm
         self._batches = 0
         self._push_plan()

@@ -71,7 +71,9 @@ class Pruner:
         """Rollouts are scored now."""
         return self.plan is not None and self.plan.mode is not Mode.OFF
 
-    def load_plan(self, plan: PruningPlan | None, engine: int = 0, keep_hidden: bool = True) -> None:
+    def load_plan(
+        self, plan: PruningPlan | None, engine: int = 0, keep_hidden: bool = True
+    ) -> None:
         """Put a plan in force from the next step on; groups start afresh.
 
         Args:
@@ -116,7 +118,9 @@ class Pruner:
                 self.decided += 1
                 self.pruned += detection.pruned
                 self._complain(detection)
-            self._records[detection.key] = Record(detection, None if rows_NH is None else rows_NH[i])
+            self._records[detection.key] = Record(
+                detection, None if rows_NH is None else rows_NH[i]
+            )
             ends[i] = detection.pruned
         return ends
 

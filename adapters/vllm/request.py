@@ -107,8 +107,9 @@ class PruningArgs:
                 check_integer("key", key, 0, 2**64 - 1)
             check_integer("number of keys", len(args.keys), 1)
         except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{ARGUMENT} is {text!r}; allowed is what ArrolError accepts: {error}")\
-                from None
+            raise ValueError(
+                f"{ARGUMENT} is {text!r}; allowed is what ArrolError accepts: {error}"
+            ) from None
         return args
 
 

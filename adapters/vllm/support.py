@@ -45,6 +45,9 @@ def engine_arguments(**arguments: Any) -> dict[str, Any]:
 
     ``vllm serve`` takes the same as ``--logits-processors`` and ``--worker-extension-cls``.
 
+    On a CPU, chunked prefill is off unless it is asked for: vLLM's CPU engine crashes there on
+    requests with a seed ("CPU Generator does not use offset"; seen in 0.28 and 0.32).
+
     Args:
         arguments: the user's own; logits processors among them stay.
 
@@ -60,6 +63,8 @@ def engine_arguments(**arguments: Any) -> dict[str, Any]:
             f"inherit from it and {EXTENSION}, and give both arguments yourself."
         )
     processors = [*(arguments.get("logits_processors") or ()), PROCESSOR]
+    if _on_cpu():
+        arguments = {"enable_chunked_prefill": False, **arguments}
     return {**arguments, "logits_processors": processors, "worker_extension_cls": EXTENSION}
 
 
@@ -108,6 +113,18 @@ def check_equipped(config: Any) -> None:
                 f"{name} is {value!r}; allowed is what arrol.adapters.vllm.engine_arguments() gives "
                 "to the engine."
             )
+
+
+def seeds_crash(config: Any) -> bool:
+    """The engine is one that crashes on requests with a seed (see :func:`engine_arguments`)."""
+    chunked = config.scheduler_config.enable_chunked_prefill
+    return _on_cpu() and chunked and not config.use_v2_model_runner
+
+
+def _on_cpu() -> bool:
+    from vllm.platforms import current_platform
+
+    return bool(current_platform.is_cpu())
 
 
 def check_single(config: Any) -> None:
