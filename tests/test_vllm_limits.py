@@ -109,7 +109,7 @@ def test_an_engine_made_without_the_arguments_is_refused():
 
 
 def test_a_second_worker_extension_is_refused():
-    with pytest.raises(ArrolError, match="worker_extension_cls is 'mine.Extension'"):
+    with pytest.raises(ArrolError, match=r"worker_extension_cls is 'mine\.Extension'"):
         engine_arguments(worker_extension_cls="mine.Extension")
 
 
@@ -192,7 +192,7 @@ def test_preempted_rollouts_are_decided_once(monkeypatch):
 def test_a_seed_that_would_crash_the_engine_is_refused():
     """vLLM on a CPU rewinds a seeded generator by an offset, which CPU generators don't have."""
     backend = PruningLLM(random_engine(max_num_seqs=4, enable_chunked_prefill=True))
-    with pytest.raises(ArrolError, match="seed is 3; .* None"):
+    with pytest.raises(ArrolError, match=r"seed is 3; .* None"):
         backend.generate(group_requests(PROMPTS, 1, sampling()))
     assert len(backend.generate(group_requests(PROMPTS, 1, sampling(seed=None)))) == len(PROMPTS)
 

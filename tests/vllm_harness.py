@@ -113,16 +113,8 @@ class VllmHarness:
                 score = 0.5 if scores is None else scores[group][index]
                 self.weights.scores[chain] = (length - L_DETECT, score)
                 prompt = (*[SPICE + group] * (5 + group), chain_token(chain, length))
-                requests.append(
-                    RolloutRequest(
-                        stable_key("prompt", group, index),
-                        stable_key("prompt", group),
-                        index,
-                        len(row),
-                        prompt,
-                        sampling,
-                    )  # fmt: skip
-                )
+                key, name = stable_key("prompt", group, index), stable_key("prompt", group)
+                requests.append(RolloutRequest(key, name, index, len(row), prompt, sampling))
         return requests
 
 

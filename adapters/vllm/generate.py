@@ -8,14 +8,15 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 from arrol.adapters.vllm.options import RolloutBar, engine_values
 from arrol.adapters.vllm.prompts import Prompt, first_line, token_ids
@@ -268,23 +269,28 @@ def _deaf_children() -> Iterator[None]:
     """Processes that are started within the block don't get the terminal's Ctrl-C.
 
     An engine process would end by it at once, and a call to it that is under way would never come
-    back. What this thread blocks, they inherit; here another thread takes the signal meanwhile.
+    back. A signal that is blocked where a process is started stays blocked in it, whatever handler
+    it sets. On Ctrl-C within the block the processes are ended.
     """
-    resource_tracker.ensure_running()  # or the first process would start it, and that unblocks
-    over = threading.Event()
-    threading.Thread(target=over.wait, daemon=True).start()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    except KeyboardInterrupt:
-        for child in multiprocessing.active_children():
-            child.terminate()
-            child.join(CHILD_SECONDS)
-            child.kill()
-        raise
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        over.set()
+    resource_tracker.ensure_running()  # or the first start does it, and that unblocks
+    plain_start = BaseProcess.start
+
+    def start(process: BaseProcess) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            plain_start(process)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+    with patch.object(BaseProcess, "start", start):
+        try:
+            yield
+        except KeyboardInterrupt:
+            for child in multiprocessing.active_children():
+                child.terminate()
+                child.join(CHILD_SECONDS)
+                child.kill()
+            raise
 
 
 def _engine_arguments(settings: RunSettings) -> dict[str, Any]:

@@ -108,7 +108,7 @@ class PruningArgs:
             check_integer("number of keys", len(args.keys), 1)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"{ARGUMENT} is {text!r}; allowed is what ArrolError accepts: {error}"
+                f"{ARGUMENT} is {text!r}; allowed is what PruningArgs makes ({error})."
             ) from None
         return args
 
@@ -125,14 +125,14 @@ def check_sampling(params: Any) -> PruningArgs | None:
     args = PruningArgs.from_extra_args(params.extra_args)
     if args is None:
         return None
-    length = args.detect_length
+    length, n = args.detect_length, len(args.keys)
     unfit = {
         "structured_outputs": (params.structured_outputs is not None, "None (a grammar)"),
         "prompt_logprobs": (params.prompt_logprobs is not None, "None"),
         "thinking_token_budget": (params.thinking_token_budget is not None, "None"),
         "include_stop_str_in_output": (params.include_stop_str_in_output, "False"),
         "min_tokens": (params.min_tokens > length + 1, f"at most {length + 1}"),
-        "n": (params.n != len(args.keys) and params.n != 1, f"the number of keys, {len(args.keys)}"),
+        "n": (params.n not in (1, n), f"the number of keys, {n}"),
         "stop_token_ids": (
             args.sentinel not in (params.stop_token_ids or ()), f"a list with {args.sentinel}"
         ),

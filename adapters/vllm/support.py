@@ -110,8 +110,8 @@ def check_equipped(config: Any) -> None:
     ):
         if wrong:
             raise ArrolError(
-                f"{name} is {value!r}; allowed is what arrol.adapters.vllm.engine_arguments() gives "
-                "to the engine."
+                f"{name} is {value!r}; allowed is what arrol.adapters.vllm.engine_arguments() "
+                "gives to the engine."
             )
 
 
