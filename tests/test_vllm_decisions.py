@@ -70,11 +70,16 @@ def test_bernoulli_decisions_do_not_depend_on_the_slots(reference, slots):
     assert decisions(backend.generate(requests())) == reference
 
 
-def test_bernoulli_decisions_do_not_depend_on_the_number_of_engines(reference):
-    """Two engines with processes of their own share the batch."""
-    engines = PruningEngines(
+@pytest.fixture(scope="module")
+def two_engines():
+    """With processes of their own."""
+    return PruningEngines(
         [PruningLLM(engine_process(max_num_seqs=4), number) for number in range(2)]
     )
+
+
+def test_bernoulli_decisions_do_not_depend_on_the_number_of_engines(reference, two_engines):
+    engines = two_engines
     engines.load_head(random_head())
     engines.load_plan(plan_of())
     rollouts = engines.generate(requests())
@@ -88,15 +93,16 @@ def test_bernoulli_decisions_do_not_depend_on_the_number_of_engines(reference):
     assert repr(systematic.replay(found)) == repr(found)
 
 
-def test_bernoulli_decisions_survive_an_engine_restarted_in_mid_run(reference):
-    """Half of the batch, then a new engine that knows nothing, then the other half."""
-    found = {}
-    for half in (requests()[:12], requests()[12:]):
-        backend = frontend(engine_process(max_num_seqs=5))
-        backend.load_plan(plan_of())
-        found |= decisions(backend.generate(half))
-        del backend
-    assert found == reference
+def test_bernoulli_decisions_survive_an_engine_restarted_in_mid_run(reference, two_engines):
+    """Half of the batch; the engine ends; a new one that knows nothing makes the other half."""
+    old = two_engines.engines.pop()
+    old.load_head(random_head())
+    old.load_plan(plan_of())
+    found = decisions(old.generate(requests()[:12]))
+    old.llm.llm_engine.engine_core.shutdown()
+    new = frontend(engine_process(max_num_seqs=5))
+    new.load_plan(plan_of())
+    assert found | decisions(new.generate(requests()[12:])) == reference
 
 
 def test_an_engine_that_lost_head_and_plan_gets_them_again(reference):

@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch", reason="torch is not installed (the extra head)")
+pytest.importorskip("torch", reason="torch is not installed (the extra head)")
 
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
