@@ -28,8 +28,13 @@ from arrol.rollout_log import read_rollouts
 
 L_DETECT, MAX_TOKENS, GROUP_SIZE = 8, 24, 16
 EOS, UNKNOWN = 300, 301
-ENGINE = ("max_model_len=64", "enforce_eager=true", "dtype=float32", "kv_cache_memory_bytes=134217728",
-          "max_num_seqs=128")  # fmt: skip
+ENGINE = (
+    "max_model_len=64",
+    "max_num_seqs=128",
+    "enforce_eager=true",
+    "dtype=float32",
+    "kv_cache_memory_bytes=134217728",
+)
 
 
 def save_model(folder: Path) -> Path:
@@ -150,7 +155,8 @@ def test_a_first_run_makes_a_head_and_a_file_with_held_out_scores(
 ) -> None:
     assert first.code == 0, first.errors
     assert "prompts.jsonl:6: not JSON" in first.text
-    assert max(map(len, first.text.split("\n")[2:])) <= 80 or "prompts.jsonl" in first.text
+    table = first.text[first.text.index("figure") : first.text.index("Rollouts:")]
+    assert max(map(len, table.split("\n"))) <= 80
     assert QualityHead.load(head).version == 1
     controller = PruningController()
     controller.load(head / "controller.json")
@@ -183,6 +189,7 @@ def test_the_table_counts_what_the_file_holds(name: str, request: pytest.Fixture
         1 / row["detection"]["survival"] if name == "on" and "detection" in row else 1.0
         for row in graded
     ]
+    assert "the head learned from 5 of these prompts" in " ".join(run.text.split())
     rate = np.average([row["reward"] for row in graded], weights=weights)
     assert run.value("pass rate") == f"{rate:.3f}"
 
@@ -240,7 +247,7 @@ def refused(finished: tuple[int, str, str], text: str) -> None:
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        (["--engine", "max_model_length=9"], "allowed is an engine argument of vLLM (did you mean max_"),
+        (["--engine", "max_model_length=9"], "an engine argument of vLLM (did you mean max_"),
         (["--engine", "worker_extension_cls=a.B"], "worker_extension_cls is 'a.B'"),
         (["--engine", "block_size=some"], "vLLM can't start with model"),
         (["--model", "no/such/model"], "vLLM can't start with model 'no/such/model'"),

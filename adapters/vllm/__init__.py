@@ -17,20 +17,43 @@ sentinel that stops it. Its slot and KV blocks are free at once. The sentinel ne
 tokens or log-probs.
 """
 
-from arrol.adapters.vllm.async_llm import PruningAsyncLLM
-from arrol.adapters.vllm.engines import PruningEngines
-from arrol.adapters.vllm.frontend import Batch
-from arrol.adapters.vllm.llm import Progress, PruningLLM
-from arrol.adapters.vllm.pruner import Pruner, Record
-from arrol.adapters.vllm.request import (
-    PruningArgs,
-    RolloutRequest,
-    TokenRollout,
-    group_requests,
-    with_pruning,
-)
-from arrol.adapters.vllm.server import PruningServer
-from arrol.adapters.vllm.support import engine_arguments, find_sentinel, vllm_version
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from arrol.adapters.vllm.async_llm import PruningAsyncLLM
+    from arrol.adapters.vllm.engines import PruningEngines
+    from arrol.adapters.vllm.frontend import Batch
+    from arrol.adapters.vllm.llm import Progress, PruningLLM
+    from arrol.adapters.vllm.pruner import Pruner, Record
+    from arrol.adapters.vllm.request import (
+        PruningArgs,
+        RolloutRequest,
+        TokenRollout,
+        group_requests,
+        with_pruning,
+    )
+    from arrol.adapters.vllm.server import PruningServer
+    from arrol.adapters.vllm.support import engine_arguments, find_sentinel, vllm_version
+
+_HOMES = {
+    "Batch": "frontend",
+    "Progress": "llm",
+    "Pruner": "pruner",
+    "PruningArgs": "request",
+    "PruningAsyncLLM": "async_llm",
+    "PruningEngines": "engines",
+    "PruningLLM": "llm",
+    "PruningServer": "server",
+    "Record": "pruner",
+    "RolloutRequest": "request",
+    "TokenRollout": "request",
+    "engine_arguments": "support",
+    "find_sentinel": "support",
+    "group_requests": "request",
+    "vllm_version": "support",
+    "with_pruning": "request",
+}
 
 __all__ = [
     "Batch",
@@ -50,3 +73,10 @@ __all__ = [
     "vllm_version",
     "with_pruning",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name when it is asked for: the command line must not import torch to print a help."""
+    if name in _HOMES:
+        return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

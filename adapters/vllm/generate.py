@@ -19,7 +19,13 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from arrol.adapters.vllm.options import RolloutBar, engine_values
-from arrol.adapters.vllm.prompts import Prompt, first_line, token_ids
+from arrol.adapters.vllm.prompts import (
+    Prompt,
+    first_line,
+    learned_before,
+    save_learned,
+    token_ids,
+)
 from arrol.adapters.vllm.rollout_file import RolloutFile
 from arrol.adapters.vllm.support import engine_arguments, vllm_version
 from arrol.answers import Verifier
@@ -80,6 +86,7 @@ class Run:
         seconds: wall time of the generation alone.
         prompts: how many.
         answers: prompts with a gold answer.
+        learned_before: prompts that the head has learned from.
         undecided: rollouts that the engine failed to decide.
         first_error: of a failed rollout.
         learned: the head that was made of it.
@@ -93,6 +100,7 @@ class Run:
     seconds: float
     prompts: int
     answers: int
+    learned_before: int = 0
     undecided: int = 0
     first_error: str = ""
     learned: FirstHead | None = None
@@ -224,7 +232,9 @@ def _finished(job: _Job, plan: PruningPlan) -> Run:
         _stream(job, requests, file)
     result = Run(
         settings, plan, job.rollouts, file.outcomes, time.monotonic() - start, len(job.prompts),
-        sum(prompt.answer is not None for prompt in job.prompts), job.backend.batch.undecided,
+        sum(prompt.answer is not None for prompt in job.prompts),
+        0 if settings.head is None else learned_before(settings.head, job.prompts),
+        job.backend.batch.undecided,
         job.first_error,
     )  # fmt: skip
     if all(rollout.tokens == 0 for rollout in job.rollouts):
@@ -238,6 +248,7 @@ def _finished(job: _Job, plan: PruningPlan) -> Run:
     except ArrolError as error:
         return dataclasses.replace(result, not_learned=str(error))
     learned.save(settings.save_head)
+    save_learned(settings.save_head, job.prompts)
     if settings.head is None:
         file.add_scores(learned.scores)
     return dataclasses.replace(result, learned=learned)

@@ -155,9 +155,12 @@ class RolloutBar:
         """Show an :class:`arrol.adapters.vllm.Progress`."""
         rate = progress.tokens / progress.seconds if progress.seconds > 0 else 0.0
         self._bars.update(
-            self._task, completed=progress.total - progress.running, rate=rate, running=progress.running,
+            self._task,
+            completed=progress.total - progress.running,
+            rate=rate,
+            running=progress.running,
             pruned=progress.pruned,
-        )  # fmt: skip
+        )
 
     @contextmanager
     def shown(self) -> Iterator[Callable[[Any], None]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from arrol.errors import ArrolError
+from arrol.files import write_atomically
 from arrol.rollout_files import Problem, ProblemList, records_of
 from arrol.rollout_log import _row as parse_record
 from arrol.rollout_rows import ProblemKind, Row, RowError
@@ -16,6 +19,7 @@ from arrol.rollout_rows import _short as short
 
 PROMPT_COLUMNS = ("prompt", "question")  #: where a prompt is looked for, if no column is named
 ANSWER_COLUMN = "answer"
+LEARNED_FILE = "prompts.json"  #: beside a head: digests of the prompts that it has learned from
 
 Message = dict[str, Any]
 
@@ -80,6 +84,36 @@ def read_prompts(
             f"--answer-column is {columns.answer!r}; allowed is a column that a prompt has."
         )
     return prompts, problems
+
+
+def save_learned(folder: Path, prompts: Sequence[Prompt]) -> None:
+    """Note beside a head which prompts it has learned from.
+
+    Raises:
+        ArrolError: the folder can't be written to.
+    """
+    write_atomically(folder / LEARNED_FILE, json.dumps(sorted(map(_digest, prompts))))
+
+
+def learned_before(folder: Path, prompts: Sequence[Prompt]) -> int:
+    """How many of the prompts the head of this folder has learned from; 0 if it does not say.
+
+    Raises:
+        ArrolError: the note is there and damaged.
+    """
+    path = folder / LEARNED_FILE
+    try:
+        known = set(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return 0
+    except (OSError, ValueError, TypeError, RecursionError):
+        raise ArrolError(f"--head: {path} can't be read as a list of prompts.") from None
+    return sum(_digest(prompt) in known for prompt in prompts)
+
+
+def _digest(prompt: Prompt) -> str:
+    content = json.dumps(prompt.content, sort_keys=True)
+    return blake2b(content.encode(), digest_size=16).hexdigest()
 
 
 def token_ids(

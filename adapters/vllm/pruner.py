@@ -154,7 +154,7 @@ class Pruner:
         padded = torch.zeros((filled, hidden_NH.shape[1]), dtype=torch.float32,
                              device=hidden_NH.device)  # fmt: skip
         padded[:n] = hidden_NH
-        blocks = [self.head.scores(block) for block in padded.split(BLOCK)]
+        blocks = [self.head.scores(block) for block in torch.split(padded, BLOCK)]
         scores: list[float] = torch.cat(blocks)[:n].double().tolist()
         return scores
 

@@ -196,7 +196,9 @@ def _auc(run: Run) -> Line:
     value = estimators.auc(scores_N, outcomes_N, 1.0 / inclusion_N)
     if math.isnan(value):
         return Line(name, UNKNOWN, f"needs both: {classes} have a score")
-    return Line(name, _number(value), f"of {classes}{_weighted(run)}")
+    seen = f"; optimistic: the head learned from {run.learned_before:,} of these prompts"
+    note = f"of {classes}{_weighted(run)}{seen if run.learned_before else ''}"
+    return Line(name, _number(value), note)
 
 
 def decided(rollouts: Sequence[Rollout]) -> list[Detection]:
