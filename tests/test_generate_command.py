@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import numpy as np
@@ -57,13 +57,21 @@ def save_model(folder: Path) -> Path:
 
 def arrol(*arguments: object, width: int = 100) -> tuple[int, str, str]:
     """Run ``arrol generate`` in this process: exit code, stdout, stderr."""
-    printed, errors = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed), redirect_stderr(errors):
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        TemporaryFile("w+", encoding="utf-8") as printed,  # real files: vLLM asks for their numbers
+        TemporaryFile("w+", encoding="utf-8") as errors,
+    ):
         patch.setattr(cli.arrol, "get_command", lambda *_: generate)
         patch.setenv("COLUMNS", str(width))
         patch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        code = cli.run(["generate", *map(str, arguments)])
-    return code, printed.getvalue(), errors.getvalue()
+        with redirect_stdout(printed), redirect_stderr(errors):
+            code = cli.run(["generate", *map(str, arguments)])
+        texts = []
+        for file in (printed, errors):
+            file.seek(0)
+            texts.append(file.read())
+    return code, texts[0], texts[1]
 
 
 @dataclass(frozen=True)

@@ -366,7 +366,7 @@ def test_the_held_out_auc_is_honest_and_the_controller_sees_held_out_scores() ->
     noise = learn(*lessons(0.0), config)
     assert noise.held_out_auc == pytest.approx(0.5, abs=0.1)
     assert noise.own_auc > noise.held_out_auc + 0.1  # what it would claim without the split
-    told = learn(*lessons(0.7), config)
+    told = learn(*lessons(0.7, groups=250), config)
     assert told.held_out_auc == pytest.approx(0.84, abs=0.08)
     assert told.controller.metrics["auc"] == pytest.approx(told.held_out_auc, abs=1e-12)
     assert told.controller.plan(told.head.version).calibration is not None

@@ -219,3 +219,14 @@ def test_mode_shadow_counts_nothing_as_pruned():
     assert all(not r.detection.keep and r.survived and r.tokens == 16 for r in rollouts)
     assert backend.status()["pruned"] == 0
     assert backend.status()["decided"] == len(rollouts)
+
+
+def test_ranks_of_a_tensor_parallel_engine_decide_alike(reference):
+    """Two ranks share every layer, and each decides for itself: they must not differ."""
+    backend = frontend(engine_process(max_num_seqs=7, tensor_parallel_size=2))
+    backend.load_plan(plan_of())
+    found = {r.key: (r.detection.keep, r.tokens) for r in backend.generate(requests())}
+    assert found == {key: (keep, tokens) for key, (_, _, keep, tokens) in reference.items()}
+    ranks = backend.llm.collective_rpc("arrol_status")
+    assert len(ranks) == 2
+    assert ranks[0] == ranks[1]

@@ -94,10 +94,21 @@ def test_a_setting_of_the_engine_that_pruning_can_not_work_with_is_named():
             object.__setattr__(place, name, before)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("speculative_config", {"method": "ngram"}), ("enable_batch_sharded_sampling", True)],
+)
+def test_such_a_setting_is_refused_before_the_engine_starts(name, value):
+    with pytest.raises(ArrolError, match=rf"{name} is .*; allowed"):
+        engine_arguments(**{name: value})
+    assert engine_arguments(**{name: None})
+
+
 def test_an_engine_with_speculative_decoding_does_not_start(capfd):
+    """Where engine_arguments was not asked, as in ``vllm serve``, vLLM itself says so."""
     ngram = {"method": "ngram", "num_speculative_tokens": 2, "prompt_lookup_max": 3}
     with pytest.raises(RuntimeError):
-        engine_process(max_num_seqs=4, speculative_config=ngram)
+        engine_process(max_num_seqs=4, speculative=ngram)
     said = "".join(capfd.readouterr())
     assert "not supported when speculative decoding is enabled" in said
 
@@ -111,6 +122,29 @@ def test_an_engine_made_without_the_arguments_is_refused():
 def test_a_second_worker_extension_is_refused():
     with pytest.raises(ArrolError, match=r"worker_extension_cls is 'mine\.Extension'"):
         engine_arguments(worker_extension_cls="mine.Extension")
+
+
+def test_a_pruned_rollouts_slot_is_free_in_the_next_step(monkeypatch):
+    """Two slots, six rollouts, all pruned: three waves of L_detect + 1 steps, none in between."""
+    backend = PruningLLM(random_engine(max_num_seqs=2, enable_prefix_caching=False))
+    backend.load_head(random_head())
+    backend.load_plan(plan_of(rule=PRUNE_ALL, detect_length=8))
+    engine = backend.llm.llm_engine
+    pool = engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
+    free = pool.get_num_free_blocks()
+    running = []
+    step = engine.step
+
+    def counted():
+        outputs = step()
+        running.append(engine.get_num_unfinished_requests())
+        return outputs
+
+    monkeypatch.setattr(engine, "step", counted)
+    rollouts = backend.generate(group_requests(PROMPTS, 1, sampling()))
+    assert {(r.finish_reason, r.tokens) for r in rollouts} == {(FinishReason.PRUNED, 8)}
+    assert running == [6] * 8 + [4] * 9 + [2] * 9 + [0]
+    assert pool.get_num_free_blocks() == free
 
 
 def test_a_prompt_that_does_not_fit_costs_that_rollout_only(backend):

@@ -55,10 +55,11 @@ def random_plain_engine() -> LLM:
     return LLM(**random_arguments(max_num_seqs=2))
 
 
-def engine_process(**arguments: Any) -> LLM:
+def engine_process(speculative: dict[str, Any] | None = None, **arguments: Any) -> LLM:
     """An engine in a process of its own, which ends with it."""
     set_in_process(False)
-    return LLM(**engine_arguments(**random_arguments(**arguments)))
+    given = engine_arguments(**random_arguments(**arguments))
+    return LLM(**given, speculative_config=speculative)
 
 
 def random_head(version: int = 1) -> QualityHead:

@@ -29,8 +29,8 @@ from arrol.records import Rollout
 
 CONTROLLER_FILE = "controller.json"
 BATCH_SIZE = 64
-STEPS = 300  #: gradient steps that a head gets at least, but no more than MAX_EPOCHS passes
-MAX_EPOCHS = 20
+STEPS = 150  #: gradient steps that a head gets at least, but no more than MAX_EPOCHS passes
+MAX_EPOCHS = 100
 
 Hidden = NDArray[np.float16]
 

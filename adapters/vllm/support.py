@@ -52,10 +52,16 @@ def engine_arguments(**arguments: Any) -> dict[str, Any]:
         arguments: the user's own; logits processors among them stay.
 
     Raises:
-        ArrolError: vLLM is missing or too old, or another worker extension is named: vLLM allows
-            one, so write a class that inherits from both.
+        ArrolError: vLLM is missing or too old; an argument is one that pruning can't work with; or
+            another worker extension is named: vLLM allows one, so write a class that inherits from
+            both.
     """
     vllm_version()
+    for name, allowed in (("speculative_config", None), ("enable_batch_sharded_sampling", False)):
+        if arguments.get(name, allowed) not in (None, allowed):
+            raise ArrolError(
+                f"{name} is {arguments[name]!r}; allowed where rollouts are pruned is {allowed}."
+            )
     other = arguments.get("worker_extension_cls")
     if other:
         raise ArrolError(
