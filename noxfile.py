@@ -10,8 +10,9 @@ VLLM_TESTS = ("tests/test_backend_contract.py", "tests/test_vllm_identity.py",
               "tests/test_vllm_decisions.py", "tests/test_vllm_limits.py",
               "tests/test_vllm_servers.py", "tests/test_generate_command.py")  # fmt: skip
 # In the interpreter a step takes 0.2 s: no examples by the dozen, no second engine.
-V2_TESTS = ("tests/test_backend_contract.py", "tests/test_vllm_identity.py", "-k",
-            "identity or (vLLM and not (tight or own or whole_contract or promised))")  # fmt: skip
+V2_TESTS = ("tests/test_backend_contract.py", "tests/test_vllm_identity.py",
+            "tests/test_vllm_limits.py", "-k", "identity or preempted or "
+            "(vLLM and not (tight or own or whole_contract or promised))")  # fmt: skip
 
 
 @nox.session

@@ -8,11 +8,11 @@ before they are cut to 8 … 3 × mean), are generated in shadow mode and with h
 quarter of the mean length. There are four times as many rollouts as slots. Modes alternate, every
 other pair backwards.
 
-The simulator gets the engine's own step times, measured before that on a grid of batch sizes and
-contexts, and the same requests, plan, keys and scores; it must prune the very same rollouts. It
-predicts both modes, so the ratio of their wall times. Prints measured against fitted step times and
-measured against predicted walls; exits with 1 if the ratios differ by more than the bound, or if
-the simulator prunes other rollouts than the engine.
+The simulator gets the engine's own step times, measured on a grid of batch sizes and contexts in a
+pass before each pair, and the same requests, plan, keys and scores; it must prune the very same
+rollouts. It predicts both modes, so the ratio of their wall times. Prints measured against fitted
+step times and measured against predicted walls; exits with 1 if the ratios differ by more than the
+bound, or if the simulator prunes other rollouts than the engine.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import smollm2  # before vLLM
-from vllm_steps import BATCHES, Grid, Step, StepLog
+from vllm_steps import Grid, Step, StepLog
 
 from arrol.plan import PruningPlan
 from arrol.records import Mode, Rollout
@@ -91,17 +91,26 @@ def run(backend: Any, log: StepLog, requests: Sequence[Any], plan: PruningPlan) 
 
 
 def measure(
-    backend: Any, log: StepLog, requests: Sequence[Any], plans: dict[Mode, PruningPlan], pairs: int
+    backend: Any,
+    grid: Grid,
+    requests: Sequence[Any],
+    plans: dict[Mode, PruningPlan],
+    pairs: int,
 ) -> dict[Mode, list[Run]]:
-    """Both modes in turn."""
+    """Both modes in turn, and a pass over the grid before each pair."""
     runs: dict[Mode, list[Run]] = {mode: [] for mode in MODES}
     for pair in range(pairs):
+        backend.load_plan(plans[Mode.SHADOW])
+        start = time.perf_counter()
+        grid.measure()
+        seconds = time.perf_counter() - start
         for mode in MODES[:: -1 if pair % 2 else 1]:
-            runs[mode].append(run(backend, log, requests, plans[mode]))
+            runs[mode].append(run(backend, grid.log, requests, plans[mode]))
         print(
-            f"pair {pair + 1}: shadow {runs[Mode.SHADOW][-1].seconds:.2f} s, "
-            f"on {runs[Mode.ON][-1].seconds:.2f} s", flush=True
-        )  # fmt: skip
+            f"pair {pair + 1}: step times {seconds:.0f} s, shadow "
+            f"{runs[Mode.SHADOW][-1].seconds:.2f} s, on {runs[Mode.ON][-1].seconds:.2f} s",
+            flush=True,
+        )
     return runs
 
 
@@ -140,10 +149,10 @@ def report_steps(points: Sequence[StepMeasurement], cost: StepTime) -> None:
     errors = [abs(cost.step(p.sequences, p.kv_tokens, p.prefill_tokens) / p.seconds - 1)
               for p in points]  # fmt: skip
     print(
-        f"  fit: mean error {statistics.mean(errors):.1%}, worst {max(errors):.1%}; {cost.fixed:.4f}"
-        f" s + {cost.per_sequence * 1e3:.3f} ms·n + ({cost.streaming * 1e3:.2f}^r + "
-        f"({cost.arithmetic * 1e3:.3f}·tokens)^r)^(1/r) ms, r = {cost.knee:.2f}, + "
-        f"{cost.kv_read * 1e6:.3f} µs·K"
+        f"  fit: mean error {statistics.mean(errors):.1%}, worst {max(errors):.1%}; "
+        f"[ms] {cost.fixed * 1e3:.2f} + {cost.per_sequence * 1e3:.3f}·n + "
+        f"({cost.streaming * 1e3:.2f}^r + ({cost.arithmetic * 1e3:.3f}·tokens)^r)^(1/r) + "
+        f"{cost.kv_read * 1e3:.5f}·K, r = {cost.knee:.2f}"
     )
 
 
@@ -196,18 +205,18 @@ def report(runs: dict[Mode, list[Run]], simulated: dict[Mode, EngineRun]) -> boo
 
 def explain(runs: dict[Mode, list[Run]], points: Sequence[StepMeasurement]) -> None:
     """Print how tokens turned into time: fewer steps, cheaper steps, or neither."""
-    shadow, on = (runs[mode][0] for mode in MODES)
-    steps = len(on.steps) / len(shadow.steps)
-    cost = (on.seconds / len(on.steps)) / (shadow.seconds / len(shadow.steps))
-    batch, single = (
-        next(p.seconds for p in points if p.sequences == n)
-        for n in (max(p.sequences for p in points), 1)
+    shadow_steps, on_steps = (len(runs[mode][0].steps) for mode in MODES)
+    shadow, on = (statistics.median(run.seconds for run in runs[mode]) for mode in MODES)
+    most = max(p.sequences for p in points)
+    many, one = (
+        statistics.median(p.seconds for p in points if p.sequences == n and not p.prefill_tokens)
+        for n in (most, 1)
     )
     print(
-        f"Why: on takes {steps:.3f} of shadow's steps, and one of them {cost:.3f} of the time. A "
-        f"decode step with {max(p.sequences for p in points):.0f} sequences takes "
-        f"{batch / single:.1f} times as long as with one: were it 1, only fewer steps would save "
-        "time, as where waiting rollouts fill freed slots."
+        f"Why: on takes {on_steps / shadow_steps:.3f} of shadow's steps, and one of them "
+        f"{on / on_steps / (shadow / shadow_steps):.3f} of the time of one of shadow's. A decode "
+        f"step with {most:.0f} sequences takes {many / one:.2f} times as long as with "
+        "one: the closer to 1, the more is left to freed slots that waiting rollouts fill."
     )
 
 
@@ -226,7 +235,6 @@ def main() -> int:
     folder = smollm2.model_folder(options.model)
     backend = PruningLLM(smollm2.make_engine(folder, options.slots, longest))
     backend.load_head(smollm2.make_head())
-    log = StepLog(backend.llm)
 
     lengths = draw_lengths(options.groups * GROUP_SIZE, options.mean)
     requests = make_requests(backend.llm.get_tokenizer(), options.groups, lengths)
@@ -245,16 +253,13 @@ def main() -> int:
         f"{config.cache_config.block_size}, asynchronous scheduling "
         f"{config.scheduler_config.async_scheduling}", flush=True
     )  # fmt: skip
-    backend.load_plan(plans[Mode.SHADOW])
     contexts = [smollm2.PROMPT_TOKENS + part * options.mean for part in (0, 1, SPAN - 1)]
-    points = Grid(backend, log, contexts).measure()
+    grid = Grid(backend, StepLog(backend.llm), contexts)
+    runs = measure(backend, grid, requests, plans, options.pairs)
+    points = grid.points()
     cost = fit_step_time(points)
     report_steps(points, cost)
-    print()
-    runs = measure(backend, log, requests, plans, options.pairs)
-    simulated = {
-        mode: play(requests, runs[mode][0], limits, cost, plans[mode]) for mode in MODES
-    }
+    simulated = {mode: play(requests, runs[mode][0], limits, cost, plans[mode]) for mode in MODES}
     print()
     met = report(runs, simulated)
     explain(runs, points)

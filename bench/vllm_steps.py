@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,10 +14,10 @@ import smollm2  # before vLLM
 
 from arrol.sim.fit import StepMeasurement
 
-STEPS = 12  #: decode steps at each point of the grid
-REPEATS = 5  #: steps with a prefill at each point
+STEPS = 6  #: decode steps at each point of the grid, in each pass
+REPEATS = 3  #: steps with a prefill at each point, in each pass
 PREFILL_TOKENS = 4  #: of a rollout that is timed for its prefill
-BATCHES = (1, 2, 4, 8, 16, 24, 32)
+BATCHES = (1, 2, 4, 8, 16, 24)  #: and the number of slots
 PREFILLS = ((0, 1), (0, 4), (8, 1), (16, 2), (24, 1), (24, 4))  #: (decoders, prompts that join)
 
 
@@ -81,6 +82,9 @@ def _step(output: Any, start: float) -> Step:
 class Grid:
     """Measures decode steps over batch sizes and contexts, and steps in which prompts join.
 
+    In several passes with other work between: so what slows the machine down for a while spoils
+    a part of each point and not all of some.
+
     Args:
         backend: a ``PruningLLM`` with a plan in shadow mode: its processor masks sentinels, as in
             the runs to predict, and never decides, as no rollout gets that long.
@@ -90,32 +94,43 @@ class Grid:
 
     def __init__(self, backend: Any, log: StepLog, contexts: Sequence[int]) -> None:
         self.backend, self.log, self.contexts = backend, log, contexts
+        self._found: defaultdict[tuple[str, int, int], list[tuple[Step, float]]]
+        self._found = defaultdict(list)
         self._rng = np.random.default_rng(3)
         self._count = 0
 
-    def measure(self) -> list[StepMeasurement]:
-        """All points: medians."""
+    def measure(self) -> None:
+        """One more pass over all points."""
         slots = self.backend.llm.llm_engine.vllm_config.scheduler_config.max_num_seqs
-        batches = [n for n in BATCHES if n <= slots]
-        points = [self.decode(n, context) for context in self.contexts for n in batches]
-        joins = [(n, k) for n, k in PREFILLS if n + k <= slots]
-        return points + [self.join(n, k) for n, k in joins]
+        for context in self.contexts:
+            for batch in [*(n for n in BATCHES if n < slots), slots]:
+                self._found["decode", batch, context] += self._decode(batch, context)
+        for decoders, prompts in PREFILLS:
+            if decoders + prompts <= slots:
+                self._found["join", decoders, prompts] += self._join(decoders, prompts)
 
-    def decode(self, batch: int, context: int) -> StepMeasurement:
-        """A step with so many decoders: median of STEPS."""
+    def points(self) -> list[StepMeasurement]:
+        """Medians over all passes."""
+        return [
+            StepMeasurement(
+                steps[0][0].decoders,
+                statistics.mean(step.kv_tokens for step, _ in steps),
+                statistics.median(seconds for _, seconds in steps),
+                steps[0][0].prefill_tokens,
+            )
+            for steps in self._found.values()
+        ]
+
+    def _decode(self, batch: int, context: int) -> list[tuple[Step, float]]:
+        """Steps with so many decoders."""
         chunk = self.backend.llm.llm_engine.vllm_config.scheduler_config.max_num_batched_tokens
         waits = -(-batch * (context + 1) // chunk)  # steps until the last one has its prompt
         for _ in range(batch):
             self._add(context, STEPS + waits + 2)
-        steps = [pair for pair in self._run() if pair[0].decoders == batch][:STEPS]
-        return StepMeasurement(
-            batch,
-            statistics.mean(step.kv_tokens for step, _ in steps),
-            statistics.median(seconds for _, seconds in steps),
-        )
+        return [pair for pair in self._run() if pair[0].decoders == batch][:STEPS]
 
-    def join(self, decoders: int, prompts: int) -> StepMeasurement:
-        """A step in which prompts join so many decoders: median of REPEATS."""
+    def _join(self, decoders: int, prompts: int) -> list[tuple[Step, float]]:
+        """Steps in which so many prompts join so many decoders."""
         engine = self.backend.llm.llm_engine
         for _ in range(decoders):
             self._add(smollm2.PROMPT_TOKENS, REPEATS * (PREFILL_TOKENS + 1) + 4)
@@ -132,12 +147,7 @@ class Grid:
         self._run()
         whole = prompts * smollm2.PROMPT_TOKENS
         assert {(s.decoders, s.prefill_tokens) for s, _ in found} == {(decoders, whole)}
-        return StepMeasurement(
-            decoders,
-            statistics.mean(step.kv_tokens for step, _ in found),
-            statistics.median(seconds for _, seconds in found),
-            whole,
-        )
+        return found
 
     def _add(self, context: int, tokens: int) -> None:
         """One rollout with a prompt of its own."""

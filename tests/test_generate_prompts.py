@@ -6,6 +6,9 @@ import gzip
 import io
 import json
 import math
+import subprocess
+import sys
+from collections.abc import Iterator
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
@@ -19,13 +22,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("torch", reason="the vLLM adapter's package imports torch")
-
 from arrol import cli
 from arrol.adapters.vllm import support
 from arrol.adapters.vllm.command import generate
-from arrol.adapters.vllm.first_head import learn, split
-from arrol.adapters.vllm.generate import Run, RunSettings
+from arrol.adapters.vllm.generate import Run, RunSettings, _Job, _stream
 from arrol.adapters.vllm.options import engine_values
 from arrol.adapters.vllm.prompts import Columns, Prompt, read_prompts, token_ids
 from arrol.adapters.vllm.request import TokenRollout
@@ -216,6 +216,15 @@ def test_without_vllm_it_says_so_in_one_sentence(
     assert errors.count("\n") == 1
 
 
+def test_the_command_is_loaded_without_torch_and_vllm() -> None:
+    code = (
+        "import sys, arrol.adapters.vllm.command;"
+        "print(sorted({'torch', 'vllm', 'transformers'} & set(sys.modules)))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
 def test_help_states_defaults_and_units() -> None:
     code, text, _ = arrol("--help")
     words = " ".join(text.split())
@@ -292,6 +301,27 @@ def test_a_rollout_whose_grading_was_interrupted_is_written(tmp_path: Path) -> N
     assert "outcome" not in row
 
 
+class Stopped:
+    """A backend whose user presses Ctrl-C after two rollouts."""
+
+    def stream(self, requests: Any, progress: Any) -> Iterator[TokenRollout]:
+        for key in range(2):
+            yield rollout(key, FinishReason.STOP, None, "#### 2")
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_leaves_what_had_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "o.jsonl"
+    job = _Job(RunSettings("m", path, PruningConfig()), [], Stopped(), None)  # type: ignore[arg-type]
+    with (
+        RolloutFile(path, {9: Prompt(1, "?", "2")}, {}, None) as file,
+        pytest.raises(KeyboardInterrupt),
+    ):
+        _stream(job, [None] * 5, file)
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 2
+    assert capsys.readouterr().err == f"arrol generate: 2 of 5 rollouts are in {path}.\n"
+
+
 # The table
 
 
@@ -333,11 +363,19 @@ def test_the_table_of_a_run_that_pruned() -> None:
 # The head
 
 
+@pytest.fixture(scope="module")
+def heads() -> Any:
+    """The module that learns a head."""
+    return pytest.importorskip("arrol.adapters.vllm.first_head", reason="torch is not installed")
+
+
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=6), min_size=2, max_size=12))
-def test_halves_are_of_whole_groups_and_as_right_as_can_be(groups: list[list[bool]]) -> None:
+def test_halves_are_of_whole_groups_and_as_right_as_can_be(
+    heads: Any, groups: list[list[bool]]
+) -> None:
     codes_N = np.array([g for g, row in enumerate(groups) for _ in row], dtype=np.uint64)
     right_N = np.array([float(right) for row in groups for right in row])
-    halves_N = split(codes_N, right_N)
+    halves_N = heads.split(codes_N, right_N)
     for code in range(len(groups)):
         assert len(set(halves_N[codes_N == code])) == 1
     assert set(halves_N.tolist()) == {0, 1}
@@ -360,24 +398,24 @@ def lessons(signal: float, groups: int = 60) -> tuple[Any, Any, Any]:
     return rollouts, outcomes, hidden
 
 
-def test_the_held_out_auc_is_honest_and_the_controller_sees_held_out_scores() -> None:
+def test_the_held_out_auc_is_honest_and_the_controller_sees_held_out_scores(heads: Any) -> None:
     """Φ(2·.7/√2) = .84 is the best AUC for means ±.7; without a signal it is ½."""
     config = PruningConfig(detect_length=8, cold_start_steps=0)
-    noise = learn(*lessons(0.0), config)
+    noise = heads.learn(*lessons(0.0), config)
     assert noise.held_out_auc == pytest.approx(0.5, abs=0.1)
     assert noise.own_auc > noise.held_out_auc + 0.1  # what it would claim without the split
-    told = learn(*lessons(0.7, groups=250), config)
+    told = heads.learn(*lessons(0.7, groups=250), config)
     assert told.held_out_auc == pytest.approx(0.84, abs=0.08)
     assert told.controller.metrics["auc"] == pytest.approx(told.held_out_auc, abs=1e-12)
     assert told.controller.plan(told.head.version).calibration is not None
     assert told.head.version == 1
 
 
-def test_what_can_not_be_split_is_refused() -> None:
+def test_what_can_not_be_split_is_refused(heads: Any) -> None:
     rollouts, outcomes, hidden = lessons(1.0, groups=2)
     config = PruningConfig(detect_length=8)
     for right in (True, False):
         with pytest.raises(ArrolError, match="right and wrong ones in two prompts or more"):
-            learn(rollouts, dict.fromkeys(outcomes, right), hidden, config)
+            heads.learn(rollouts, dict.fromkeys(outcomes, right), hidden, config)
     with pytest.raises(ArrolError, match="0 right and 0 wrong"):
-        learn(rollouts, {}, hidden, config)
+        heads.learn(rollouts, {}, hidden, config)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 
 import pytest
 
@@ -11,8 +13,10 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 from dataclasses import replace
 
 from vllm import SamplingParams
+from vllm.v1.engine.exceptions import EngineDeadError
 from vllm_engines import engine_process, plan_of, random_engine, random_head
 
+import arrol.adapters.vllm.llm as llm_module
 from arrol.adapters.vllm import PruningEngines, PruningLLM, group_requests
 from arrol.config import Draw
 from arrol.records import DecisionReason, FinishReason, Mode
@@ -93,16 +97,36 @@ def test_bernoulli_decisions_do_not_depend_on_the_number_of_engines(reference, t
     assert repr(systematic.replay(found)) == repr(found)
 
 
-def test_bernoulli_decisions_survive_an_engine_restarted_in_mid_run(reference, two_engines):
+def kill_engine(llm):
+    """The engine's process, and with it its worker, dies at once."""
+    for process in llm.llm_engine.engine_core.resources.engine_manager.processes:
+        if process.is_alive():
+            os.kill(process.pid, signal.SIGKILL)
+            process.join()
+
+
+def test_bernoulli_decisions_survive_an_engine_restarted_in_mid_run(
+    reference, two_engines, monkeypatch
+):
     """Half of the batch; the engine ends; a new one that knows nothing makes the other half."""
+    monkeypatch.setattr(llm_module, "FETCH", 4)  # hand over early
     old = two_engines.engines.pop()
     old.load_head(random_head())
     old.load_plan(plan_of())
     found = decisions(old.generate(requests()[:12]))
-    old.llm.llm_engine.engine_core.shutdown()
+    assert len(found) == 12
+    # Killed while it makes the rest: what was handed over by then stands.
+    stream, rest = old.stream(requests()[12:]), []
+    rest.append(next(stream))
+    kill_engine(old.llm)
+    with pytest.raises(EngineDeadError):
+        rest.extend(stream)
+    assert 0 < len(rest) < 12
     new = frontend(engine_process(max_num_seqs=5))
     new.load_plan(plan_of())
-    assert found | decisions(new.generate(requests()[12:])) == reference
+    missing = {r.key for r in requests()[12:]} - {r.key for r in rest}
+    rest += new.generate([r for r in requests() if r.key in missing])
+    assert found | decisions(rest) == reference
 
 
 def test_an_engine_that_lost_head_and_plan_gets_them_again(reference):

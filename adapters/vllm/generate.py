@@ -172,11 +172,13 @@ def run(settings: RunSettings, prompts: Sequence[Prompt]) -> Run:
     graded = any(prompt.answer is not None for prompt in prompts)
     with Verifier() if graded else nullcontext() as verifier:
         backend = _backend(settings, arguments)
-        _check_head(settings, head, backend)
-        backend.load_head(head)
-        backend.load_plan(plan)
-        job = _Job(settings, prompts, backend, verifier)
-        return _finished(job, plan)
+        try:
+            _check_head(settings, head, backend)
+            backend.load_head(head)
+            backend.load_plan(plan)
+            return _finished(_Job(settings, prompts, backend, verifier), plan)
+        finally:
+            backend.llm.llm_engine.engine_core.shutdown()
 
 
 @dataclass

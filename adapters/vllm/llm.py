@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from arrol.adapters.vllm.frontend import Ended, Frontend
+from arrol.adapters.vllm.liveness import watched
 from arrol.adapters.vllm.outputs import failed
 from arrol.adapters.vllm.request import RolloutRequest, TokenRollout
 from arrol.adapters.vllm.support import (
@@ -121,40 +122,59 @@ class PruningLLM(Frontend):
         requests: Sequence[RolloutRequest],
         progress: Callable[[Progress], None] | None = None,
     ) -> Iterator[TokenRollout]:
-        """As :meth:`generate`, handing over rollouts as they end; closing it aborts the rest."""
+        """As :meth:`generate`, handing over rollouts as they end; closing it aborts the rest.
+
+        Raises:
+            ArrolError: as there.
+            vllm.v1.engine.exceptions.EngineDeadError: the engine's process has died. What was
+                handed over stands; make a new engine and ask for the others again: their draws
+                will be the same.
+        """
         from vllm.exceptions import VLLMValidationError
+        from vllm.v1.engine.exceptions import EngineDeadError
 
         engine = self.llm.llm_engine
         params = [self.one(request) for request in requests]
         self._start_batch()
         meter = _Meter(len(requests), progress)
         running: dict[str, RolloutRequest] = {}
-        ended: list[Ended] = []
+        dead = False
         try:
-            for number, (request, sampling) in enumerate(zip(requests, params, strict=True)):
-                name = f"arrol-{self._batches}-{number}"
-                sampling.output_kind = _final_only()
-                try:
-                    engine.add_request(name, _prompt(request), sampling)
-                except (ValueError, VLLMValidationError) as error:
-                    meter.done += 1
-                    yield failed(request, str(error))
-                    continue
-                running[name] = request
-            while running or ended:
-                for output in engine.step() if running else ():
-                    if output.finished and output.request_id in running:
-                        ended.append((running.pop(output.request_id), output.outputs[0]))
-                if len(ended) >= FETCH or not running:
-                    meter.done += len(ended)
-                    yield from self._fetch(ended)
-                    ended = []
-                meter.look(self, len(running))
+            with watched(engine.engine_core):
+                for number, (request, sampling) in enumerate(zip(requests, params, strict=True)):
+                    name = f"arrol-{self._batches}-{number}"
+                    sampling.output_kind = _final_only()
+                    try:
+                        engine.add_request(name, _prompt(request), sampling)
+                    except (ValueError, VLLMValidationError) as error:
+                        meter.done += 1
+                        yield failed(request, str(error))
+                        continue
+                    running[name] = request
+                yield from self._steps(running, meter)
+        except EngineDeadError:
+            dead = True
+            raise
         finally:
-            if running:
+            if running and not dead:
                 engine.abort_request(list(running))
-            list(self._fetch([], everything=True))  # what is left are orphans
-            meter.look(self, 0, last=True)
+            if not dead:
+                list(self._fetch([], everything=True))  # what is left are orphans
+                meter.look(self, 0, last=True)
+
+    def _steps(self, running: dict[str, RolloutRequest], meter: _Meter) -> Iterator[TokenRollout]:
+        """Let the engine step until nothing runs; what ends leaves ``running``."""
+        engine = self.llm.llm_engine
+        ended: list[Ended] = []
+        while running:
+            for output in engine.step():
+                if output.finished and output.request_id in running:
+                    ended.append((running.pop(output.request_id), output.outputs[0]))
+            if len(ended) >= FETCH or not running or (ended and meter.due):
+                meter.done += len(ended)
+                handed, ended = ended, []
+                yield from self._fetch(handed)
+            meter.look(self, len(running))
 
     def collect(self, requests: Sequence[RolloutRequest], outputs: Any) -> list[TokenRollout]:
         """Rollouts of the ``RequestOutput`` of a request with :meth:`sampling`'s parameters."""
@@ -191,12 +211,18 @@ class _Meter:
         self._total, self._report = total, report
         self._start = self._last = time.monotonic()
 
+    @property
+    def due(self) -> bool:
+        """It is time for another look."""
+        return time.monotonic() - self._last >= STATUS_SECONDS
+
     def look(self, owner: PruningLLM, running: int, last: bool = False) -> None:
         """Report, if it is time to."""
-        now = time.monotonic()
-        if self._report is None or (now - self._last < STATUS_SECONDS and not last):
+        if not self.due and not last:
             return
-        self._last = now
+        self._last = now = time.monotonic()
+        if self._report is None:
+            return
         status = owner.status()
         seconds = now - self._start
         self._report(

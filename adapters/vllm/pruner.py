@@ -166,9 +166,10 @@ class Pruner:
         return rows_NH
 
     def _complain(self, detection: Detection) -> None:
-        if detection.reason in _NO_HEAD and not self._complained:
+        assert self.plan is not None
+        planned = self.plan.head_version > 0
+        if planned and detection.reason in _NO_HEAD and not self._complained:
             self._complained = True
-            assert self.plan is not None
             _log.warning(
                 "Engine %d holds quality head %d, the plan's is %d: every rollout is kept.",
                 self._engine, self._head_version, self.plan.head_version,
@@ -178,7 +179,7 @@ class Pruner:
 def pack(records: Sequence[Record]) -> dict[str, Any]:
     """Records as text, which passes any of vLLM's transports."""
     wide = [record.hidden for record in records if record.hidden is not None]
-    rows = np.stack(wide).tobytes() if wide else b""
+    rows = np.stack(wide) if wide else b""
     return {
         "detections": json.dumps([record.detection.to_dict() for record in records]),
         "with_hidden": "".join("01"[record.hidden is not None] for record in records),
