@@ -26,7 +26,7 @@ def sim(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The test suite without vLLM."""
     session.install("-c", "constraints.txt", ".[head,test,verify]")
-    session.run("pytest", *session.posargs)
+    session.run("pytest", *(session.posargs or ("-n", "auto", "--dist", "loadfile")))
 
 
 def install_vllm(session: nox.Session, version: str) -> None:

@@ -197,7 +197,7 @@ class _Reader:
         self._seen = set()
         for line, record in records_of(path, self.problems):
             try:
-                row = _row(record)
+                row = parse_record(record)
                 reason = left_out(row)
                 if reason is not None:
                     self.left_out[reason] += 1
@@ -301,8 +301,8 @@ def _places(groups_N: Integers) -> Integers:
     return places_N
 
 
-def _row(record: bytes | Row) -> Row:
-    """The object that a line holds."""
+def parse_record(record: bytes | Row) -> Row:
+    """The object that a line holds; :class:`RowError` if it holds none."""
     if isinstance(record, dict):
         return record
     try:

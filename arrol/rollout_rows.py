@@ -13,7 +13,8 @@ lists     response[], score[]                            a problem with all its 
 rows      group, reward, and tokens or text              a rollout. ``tokens`` is a count or a
                                                          list of ids. Also used: score (the
                                                          quality score), outcome, step, index,
-                                                         prompt_tokens or prompt.
+                                                         prompt_tokens or prompt, finish_reason
+                                                         (:mod:`arrol.rollout_left_out`).
 ========  =============================================  ======================================
 
 Reward and outcome are kept apart. The outcome is ``outcome`` or, in verl's rows, ``acc`` ≥ ½ where
@@ -149,7 +150,7 @@ def row_format(row: Row) -> LogFormat:
     share = {kind: len(keys) / len(_NEEDED[kind]) for kind, keys in missing.items()}
     nearest = min(share, key=lambda kind: share[kind])
     if share[nearest] == 1:
-        raise RowError(ProblemKind.UNKNOWN_FORMAT, f"no known key among {_short(sorted(row))}")
+        raise RowError(ProblemKind.UNKNOWN_FORMAT, f"no known key among {short_text(sorted(row))}")
     lacks = ", ".join("tokens or text" if k == "tokens" else k for k in missing[nearest])
     raise RowError(ProblemKind.UNKNOWN_FORMAT, f"{lacks} missing (nearest format: {nearest})")
 
@@ -215,9 +216,9 @@ def file_caveat(names: Sequence[str]) -> str:
         return ""
     ids = "1 group id recurs" if len(names) == 1 else f"{len(names):,} group ids recur"
     return (
-        f"{ids} in another file at the same step, or without steps ({_short(names[0])} for one): "
-        "groups never span files, so each file has a group of its own. If they are one group, "
-        "join the files."
+        f"{ids} in another file at the same step, or without steps ({short_text(names[0])} for "
+        "one): groups never span files, so each file has a group of its own. If they are one "
+        "group, join the files."
     )
 
 
@@ -227,13 +228,13 @@ def _verl_sample(row: Row, score: float, count_tokens: CountTokens) -> Sample:
     accuracy = row.get("acc")
     return Sample(
         group=prompt,
-        step=_step(row),
+        step=step_of(row),
         identity=_identity(row, "request_id"),
         tokens=_counted(row["output"], "output", count_tokens),
         counted=True,
         prompt_tokens=count_tokens(prompt),
         reward=reward,
-        outcome=None if accuracy is None else _outcome(accuracy, "acc"),
+        outcome=None if accuracy is None else outcome_of(accuracy, "acc"),
         score=score,
     )
 
@@ -244,21 +245,21 @@ def _rows_sample(row: Row, score: float, count_tokens: CountTokens) -> Sample:
     tokens = row.get("tokens")
     counted = _counted(row["text"], "text", count_tokens) if tokens is None else _tokens(tokens)
     return Sample(
-        group=_group(row["group"]),
-        step=_step(row),
+        group=group_of(row["group"]),
+        step=step_of(row),
         identity=_identity(row, "index"),
         tokens=counted,
         counted=tokens is None,
         prompt_tokens=_prompt_tokens(row, count_tokens),
         reward=reward,
-        outcome=None if outcome is None else _outcome(outcome, "outcome"),
+        outcome=None if outcome is None else outcome_of(outcome, "outcome"),
         score=score,
     )
 
 
 def _lists_samples(row: Row, count_tokens: CountTokens) -> Iterator[Sample | RowError]:
-    responses, rewards = _list(row, "response"), _list(row, "score")
-    scores = _list(row, "pred_score") if "pred_score" in row else [None] * len(responses)
+    responses, rewards = list_of(row, "response"), list_of(row, "score")
+    scores = list_of(row, "pred_score") if "pred_score" in row else [None] * len(responses)
     if not responses:
         raise RowError(ProblemKind.EMPTY_GROUP, "response is an empty list")
     lengths = {"response": len(responses), "score": len(rewards), "pred_score": len(scores)}
@@ -280,7 +281,7 @@ def _lists_samples(row: Row, count_tokens: CountTokens) -> Iterator[Sample | Row
             yield error_or_none
 
 
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
     """A finite float of a JSON number or boolean; NaN of anything else."""
     if not isinstance(value, (int, float)):
         return math.nan
@@ -301,16 +302,17 @@ def _integer(value: Any, low: int, high: int) -> int | None:
 
 
 def _reward(value: Any) -> float:
-    number = _number(value)
+    number = number_of(value)
     if math.isnan(number):
-        raise RowError(ProblemKind.BAD_REWARD, f"reward {_short(value)} is no finite number")
+        raise RowError(ProblemKind.BAD_REWARD, f"reward {short_text(value)} is no finite number")
     return number
 
 
-def _outcome(value: Any, name: str) -> bool:
-    number = _number(value)
+def outcome_of(value: Any, name: str) -> bool:
+    """Right or not, of a boolean or a number from 0 to 1; else :class:`RowError`."""
+    number = number_of(value)
     if not 0 <= number <= 1:
-        text = f"{name} {_short(value)} is neither a boolean nor a number from 0 to 1"
+        text = f"{name} {short_text(value)} is neither a boolean nor a number from 0 to 1"
         raise RowError(ProblemKind.BAD_OUTCOME, text)
     return number >= 0.5
 
@@ -322,9 +324,9 @@ def _score(value: Any) -> tuple[float, RowError | None]:
         inner = inner[0]
     if inner is None:
         return math.nan, None
-    number = _number(inner)
+    number = number_of(inner)
     if math.isnan(number):
-        text = f"quality score {_short(value)} is no finite number; the rollout is used without"
+        text = f"quality score {short_text(value)} is no finite number; the rollout is used without"
         return math.nan, RowError(ProblemKind.BAD_SCORE, text)
     return number, None
 
@@ -334,7 +336,9 @@ def _tokens(value: Any) -> int:
         return max(1, len(value))
     count = _integer(value, 0, MAX_TOKENS)
     if count is None:
-        text = f"tokens {_short(value)} is neither a list nor an integer from 0 to {MAX_TOKENS:,}"
+        text = (
+            f"tokens {short_text(value)} is neither a list nor an integer from 0 to {MAX_TOKENS:,}"
+        )
         raise RowError(ProblemKind.BAD_TOKENS, text)
     return max(1, count)
 
@@ -345,7 +349,7 @@ def _counted(value: Any, name: str, count_tokens: CountTokens) -> int:
 
 def _text(value: Any, name: str) -> str:
     if not isinstance(value, str):
-        raise RowError(ProblemKind.BAD_TOKENS, f"{name} {_short(value)} is no text")
+        raise RowError(ProblemKind.BAD_TOKENS, f"{name} {short_text(value)} is no text")
     return value
 
 
@@ -355,21 +359,25 @@ def _prompt_tokens(row: Row, count_tokens: CountTokens) -> int | None:
     return count_tokens(_text(row["prompt"], "prompt")) if "prompt" in row else None
 
 
-def _group(value: Any) -> str | int:
+def group_of(value: Any) -> str | int:
+    """A group's name: text or a 64-bit integer; else :class:`RowError`."""
     if isinstance(value, str):
         return value
     number = _integer(value, -(2**63), 2**64)
     if number is None:
-        raise RowError(ProblemKind.BAD_GROUP, f"group {_short(value)} is no text or 64-bit integer")
+        raise RowError(
+            ProblemKind.BAD_GROUP, f"group {short_text(value)} is no text or 64-bit integer"
+        )
     return number
 
 
-def _step(row: Row) -> int | None:
+def step_of(row: Row) -> int | None:
+    """The record's training step, if it states one; :class:`RowError` if that is none."""
     if "step" not in row:
         return None
     step = _integer(row["step"], 0, 2**63 - 1)
     if step is None:
-        text = f"step {_short(row['step'])} is no integer from 0 to 2^63 − 1"
+        text = f"step {short_text(row['step'])} is no integer from 0 to 2^63 − 1"
         raise RowError(ProblemKind.BAD_GROUP, text)
     return step
 
@@ -378,17 +386,18 @@ def _identity(row: Row, name: str) -> str | int | None:
     value = row.get(name)
     if value is None or isinstance(value, (str, int)):
         return value
-    raise RowError(ProblemKind.BAD_GROUP, f"{name} {_short(value)} is no text or integer")
+    raise RowError(ProblemKind.BAD_GROUP, f"{name} {short_text(value)} is no text or integer")
 
 
-def _list(row: Row, name: str) -> list[Any]:
+def list_of(row: Row, name: str) -> list[Any]:
+    """The record's list of this name; :class:`RowError` if it is no list."""
     value = row[name]
     if not isinstance(value, list):
-        raise RowError(ProblemKind.UNEQUAL_LISTS, f"{name} {_short(value)} is no list")
+        raise RowError(ProblemKind.UNEQUAL_LISTS, f"{name} {short_text(value)} is no list")
     return value
 
 
-def _short(value: object) -> str:
+def short_text(value: object) -> str:
     """A value as a message quotes it: on one line, not longer than 60 characters."""
     try:
         text = repr(value)

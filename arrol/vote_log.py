@@ -28,14 +28,18 @@ from typing import Any
 from arrol.errors import ArrolError
 from arrol.records import FinishReason
 from arrol.rollout_files import ProblemList, files_of, records_of
-from arrol.rollout_log import _row as parse_record
-from arrol.rollout_rows import ProblemKind, Row, RowError
-from arrol.rollout_rows import _group as group_of
-from arrol.rollout_rows import _list as list_of
-from arrol.rollout_rows import _number as number_of
-from arrol.rollout_rows import _outcome as outcome_of
-from arrol.rollout_rows import _short as short
-from arrol.rollout_rows import _step as step_of
+from arrol.rollout_log import parse_record
+from arrol.rollout_rows import (
+    ProblemKind,
+    Row,
+    RowError,
+    group_of,
+    list_of,
+    number_of,
+    outcome_of,
+    short_text,
+    step_of,
+)
 from arrol.vote_problems import COLUMNS, Ballot, Voter
 
 _RANGES = {"confidence": (0.0, math.inf), "posterior": (0.0, 1.0)}
@@ -110,7 +114,7 @@ class _Reader:
         elif "group" in row:
             self._add_row(path, line, row)
         else:
-            text = f"neither response nor group among its keys {short(sorted(row))}"
+            text = f"neither response nor group among its keys {short_text(sorted(row))}"
             raise RowError(ProblemKind.UNKNOWN_FORMAT, text)
 
     def _add_list(self, path: str, line: int, row: Row) -> None:
@@ -158,7 +162,7 @@ class _Reader:
         key = (path, step, type(group), group)
         ballot = self.ballots.setdefault(key, Ballot(f"{step}:{group!r}", gold))
         if gold is not None and ballot.gold not in (None, gold):
-            text = f"answer {short(gold)} is not that of its group, {short(ballot.gold)}"
+            text = f"answer {short_text(gold)} is not that of its group, {short_text(ballot.gold)}"
             raise RowError(ProblemKind.BAD_OUTCOME, text)
         index = row.get("index")
         if isinstance(index, (str, int)):
@@ -176,7 +180,7 @@ class _Reader:
 
     def _answer(self, text: Any, name: str) -> str | None:
         if not isinstance(text, str):
-            raise RowError(ProblemKind.BAD_TOKENS, f"{name} {short(text)} is no text")
+            raise RowError(ProblemKind.BAD_TOKENS, f"{name} {short_text(text)} is no text")
         answer = self.extract(text)
         return answer.strip() or None if answer is not None else None
 
@@ -194,7 +198,7 @@ class _Reader:
             if low <= number <= high:
                 values[name] = number
             else:
-                text = f"{name} {short(value)} is not allowed; the rollout is used without"
+                text = f"{name} {short_text(value)} is not allowed; the rollout is used without"
                 self.errors.add(path, line, ProblemKind.BAD_SCORE, text)
         return values
 
@@ -216,7 +220,7 @@ def _gold(row: Row) -> str | None:
         return gold.strip() or None if gold is not None else None
     if isinstance(gold, (int, float)) and not isinstance(gold, bool):
         return str(gold)
-    raise RowError(ProblemKind.BAD_OUTCOME, f"answer {short(gold)} is no text or number")
+    raise RowError(ProblemKind.BAD_OUTCOME, f"answer {short_text(gold)} is no text or number")
 
 
 def _label(value: Any, name: str, optional: bool) -> bool | None:
@@ -225,5 +229,5 @@ def _label(value: Any, name: str, optional: bool) -> bool | None:
         return None
     number = number_of(value)
     if math.isnan(number):
-        raise RowError(ProblemKind.BAD_OUTCOME, f"{name} {short(value)} is no label or number")
+        raise RowError(ProblemKind.BAD_OUTCOME, f"{name} {short_text(value)} is no label or number")
     return number > 0.0

@@ -12,7 +12,8 @@ import click
 from arrol.config import Preset
 from arrol.errors import ArrolError
 from arrol.files import writable_file
-from arrol.sim.options import Bar, Screen, accelerator_option, model_option, number_option
+from arrol.options import number_option
+from arrol.sim.options import accelerator_option, model_option
 from arrol.sim.parameters import PARAMETERS
 from arrol.sim.report import (
     prepare_folder,
@@ -26,6 +27,7 @@ from arrol.sim.run import cores, run_studies
 from arrol.sim.settings import SimSettings
 from arrol.sim.studies import STUDIES
 from arrol.sim.trace import write_trace
+from arrol.terminal import Bar, Screen
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -2,78 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
+from dataclasses import replace
 
-from arrol.errors import ArrolError, check_integer, check_range
+from arrol.options import Parameter
 
 PAPER = "the paper's"
 STATE = "our prior; the paper does not state it"
 
-
-@dataclass(frozen=True)
-class Parameter:
-    """A number that a user may set.
-
-    Attributes:
-        name: field of :class:`arrol.sim.settings.SimSettings`; the flag is made from it.
-        text: what it is, as the help says it.
-        unit: of its value; empty for a pure number.
-        low, high: allowed range, closed unless ``open_low`` / ``open_high`` say otherwise.
-        integer: only whole numbers are allowed.
-        source: where the default comes from.
-    """
-
-    name: str
-    text: str
-    unit: str
-    low: float
-    high: float
-    integer: bool = False
-    open_low: bool = False
-    open_high: bool = False
-    source: str = STATE
-
-    @property
-    def flag(self) -> str:
-        """The command-line flag."""
-        return "--" + self.name.replace("_", "-")
-
-    def check(self, value: float) -> None:
-        """Raise :class:`ArrolError` unless the value is allowed."""
-        if self.integer:
-            check_integer(self.flag, value, int(self.low), int(self.high))  # type: ignore[arg-type]
-        else:
-            check_range(
-                self.flag, value, self.low, self.high,
-                open_low=self.open_low, open_high=self.open_high,
-            )  # fmt: skip
-
-    def parse(self, text: str) -> float:
-        """The value that a user typed.
-
-        Raises:
-            ArrolError: it is not a number, or out of range.
-        """
-        try:
-            value = int(text) if self.integer else float(text)
-        except ValueError:
-            value = math.nan
-        if math.isnan(value):
-            kind = "an integer" if self.integer else "a number"
-            raise ArrolError(f"{self.flag} is {text!r}; allowed is {kind}, {self.range_text}.")
-        self.check(value)
-        return value
-
-    @property
-    def range_text(self) -> str:
-        """The allowed range in words."""
-        low = f"above {self.low:,.15g}" if self.open_low else f"{self.low:,.15g}"
-        high = f"below {self.high:,.15g}" if self.open_high else f"{self.high:,.15g}"
-        return f"{low} to {high}"
-
-
-PARAMETERS = (
+_PARAMETERS = (
     Parameter("prompts", "prompts (groups) in a step", "prompts", 1, 100_000, integer=True),
     Parameter(
         "group_size", "rollouts of a prompt, G", "rollouts", 2, 1024, integer=True, source=PAPER
@@ -128,3 +64,6 @@ PARAMETERS = (
         "", 2, 1000, integer=True, source="ours",
     ),
 )  # fmt: skip
+
+#: All of them, each with the source of its default.
+PARAMETERS = tuple(p if p.source else replace(p, source=STATE) for p in _PARAMETERS)

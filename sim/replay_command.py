@@ -9,20 +9,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from rich.console import Console
-from rich.text import Text
 
 from arrol.config import Preset
-from arrol.rollout_files import ProblemList
+from arrol.options import Parameter, number_option
 from arrol.rollout_log import read_rollouts, tokenizer
 from arrol.rollout_rows import TOKENS_PER_CHAR, Characters
-from arrol.sim.options import Bar, Screen, accelerator_option, model_option, number_option
-from arrol.sim.parameters import PARAMETERS, Parameter
+from arrol.sim.options import accelerator_option, model_option
+from arrol.sim.parameters import PARAMETERS
 from arrol.sim.replay import ReplaySettings
 from arrol.sim.replay_advice import analyse
 from arrol.sim.replay_report import write_replay
 from arrol.sim.replay_study import studies_of
 from arrol.sim.report import prepare_folder, print_study
+from arrol.terminal import Bar, Screen, print_problems
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -36,7 +35,8 @@ Formats (JSON lines, also gzipped, or Parquet; told by content, not by name):
          scores), question, system.
   rows   a rollout a row: group, reward, and tokens (a count or ids) or
          text; also score (quality score), outcome, step, index,
-         prompt_tokens or prompt.
+         prompt_tokens or prompt, and finish_reason (pruned and failed
+         rollouts are left out). This is what arrol generate writes.
 
 \b
 A rollout is right if its outcome says so or, where there is none, if its
@@ -132,7 +132,7 @@ def replay(
     screen = Screen()
     with Bar("reading").shown() as progress:
         log = read_rollouts(files, count, progress, right_above)
-    screen.show(partial(_print_problems, problems=log.problems, show=show_problems))
+    screen.show(partial(print_problems, problems=log.problems, show=show_problems))
     with Bar("replaying").shown() as progress:
         analysis = analyse(log, settings, progress)
     studies = studies_of(analysis)
@@ -141,17 +141,3 @@ def replay(
         screen.show(partial(print_study, study=study))
     screen.show(lambda console: console.print(f"Report: {report}", soft_wrap=True))
     screen.close()
-
-
-def _print_problems(console: Console, problems: ProblemList, show: int) -> None:
-    """Print the first problems, each on its own line, and how many there are."""
-    total = problems.counts.total()
-    if not total:
-        return
-    plural = "problems" if total > 1 else "problem"
-    console.print(Text(f"{total:,} {plural} in the log", style="bold yellow"))
-    for problem in problems.first[:show]:
-        console.print(Text(f"  {problem}"), soft_wrap=True)
-    if total > show:
-        console.print(Text(f"  … and {total - min(show, total):,} more.", style="dim"))
-    console.print()

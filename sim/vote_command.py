@@ -11,12 +11,12 @@ import click
 from arrol.answers import Verdict, Verifier, extract_answer
 from arrol.errors import ArrolError
 from arrol.files import write_atomically
-from arrol.sim.options import Bar, Screen, number_option
-from arrol.sim.parameters import PARAMETERS, Parameter
-from arrol.sim.replay_command import _print_problems as print_problems
+from arrol.options import Parameter, number_option
+from arrol.sim.parameters import PARAMETERS
 from arrol.sim.report import prepare_folder, print_study
 from arrol.sim.style import figure_png
 from arrol.sim.vote_study import measure, results_frame, study_of
+from arrol.terminal import Bar, Screen, print_problems
 from arrol.vote_log import VoteLog, read_voters
 from arrol.vote_problems import grade
 

@@ -10,17 +10,16 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.text import Text
 
 from arrol.adapters.vllm.generate import RunSettings, check_settings, run, trained_at
-from arrol.adapters.vllm.options import Number, number_options
 from arrol.adapters.vllm.prompts import Columns, read_prompts
 from arrol.adapters.vllm.rollout_file import check_out
 from arrol.adapters.vllm.summary import print_run
 from arrol.config import Preset, PruningConfig
 from arrol.errors import ArrolError
+from arrol.options import Parameter, number_option
 from arrol.records import Mode
-from arrol.rollout_files import ProblemList
+from arrol.terminal import print_problems
 
 SHOWN_PROBLEMS = 5
 DETECT_LENGTH = 512
@@ -39,24 +38,24 @@ pruned, failed), reward and outcome (where it could be graded), answer,
 score (quality score), detection (the decision).
 """
 
-NUMBERS = (
-    Number("group_size", "rollouts of a prompt, G", "rollouts", 1, 1024, 16, integer=True),
-    Number("keep_ratio", "share of rollouts to keep, κ", "", 0, 1, 0.5, open_low=True),
-    Number("target_ratio", "share of right answers to steer survivors to, ρ", "", 0, 1, 0.5),
-    Number("strength", "strength of the balance correction, λ", "", 0, 10, 0.5),
-    Number(
-        "detect_length", "generated tokens at which a rollout is decided, L_detect", "tokens",
-        1, 1_000_000, None, integer=True, no_default=f"that of --head, else {DETECT_LENGTH}",
-    ),
-    Number("max_tokens", "generated tokens at which a rollout is cut", "tokens",
-           1, 10_000_000, 2048, integer=True),
-    Number("temperature", "sampling temperature", "", 0, 100, 1.0),
-    Number("top_p", "share of probability that is sampled from", "", 0, 1, 1.0, open_low=True),
-    Number("seed", "seed of the sampling and of the draws", "", 0, 2**63 - 1, 0, integer=True),
-)  # fmt: skip
-LIMIT = Number(
-    "limit", "prompts to use", "prompts", 1, 1_000_000_000, None, integer=True, no_default="all"
+GROUP_SIZE = Parameter("group_size", "rollouts of a prompt, G", "rollouts", 1, 1024, integer=True)
+KEEP_RATIO = Parameter("keep_ratio", "share of rollouts to keep, κ", "", 0, 1, open_low=True)
+TARGET_RATIO = Parameter(
+    "target_ratio", "share of right answers to steer survivors to, ρ", "", 0, 1
 )
+STRENGTH = Parameter("strength", "strength of the balance correction, λ", "", 0, 10)
+LENGTH = Parameter(
+    "detect_length", "generated tokens at which a rollout is decided, L_detect", "tokens",
+    1, 1_000_000, integer=True,
+)  # fmt: skip
+MAX_TOKENS = Parameter(
+    "max_tokens", "generated tokens at which a rollout is cut", "tokens", 1, 10_000_000,
+    integer=True,
+)  # fmt: skip
+TEMPERATURE = Parameter("temperature", "sampling temperature", "", 0, 100)
+TOP_P = Parameter("top_p", "share of probability that is sampled from", "", 0, 1, open_low=True)
+SEED = Parameter("seed", "seed of the sampling and of the draws", "", 0, 2**63 - 1, integer=True)
+LIMIT = Parameter("limit", "prompts to use", "prompts", 1, 1_000_000_000, integer=True)
 
 
 @click.command(
@@ -99,8 +98,16 @@ LIMIT = Number(
     show_default=True,
     help="Pruning rule.",
 )
-@number_options(NUMBERS)
-@number_options([LIMIT])
+@number_option(GROUP_SIZE, 16)
+@number_option(KEEP_RATIO, 0.5)
+@number_option(TARGET_RATIO, 0.5)
+@number_option(STRENGTH, 0.5)
+@number_option(LENGTH, None, f"that of --head, else {DETECT_LENGTH}")
+@number_option(MAX_TOKENS, 2048)
+@number_option(TEMPERATURE, 1.0)
+@number_option(TOP_P, 1.0)
+@number_option(SEED, 0)
+@number_option(LIMIT, None, "all")
 @click.option("--prompt-column", metavar="NAME", show_default="prompt, else question",
               help="Column of the prompts.")  # fmt: skip
 @click.option("--answer-column", metavar="NAME", show_default="answer, where there is one",
@@ -151,7 +158,7 @@ def generate(
     )  # fmt: skip
     check_settings(settings, prompts, overwrite)
     check_out(out, prompt_file, overwrite)
-    _print_problems(console, problems)
+    print_problems(console, problems, SHOWN_PROBLEMS, "prompts")
     result = run(settings, prompts)
     print_run(console, result)
     console.print(f"Rollouts: {out}", soft_wrap=True)
@@ -174,17 +181,3 @@ def _config(values: dict[str, Any], head: Path | None) -> PruningConfig:
         cold_start_steps=0,
         **{name: values[name] for name in names},
     )
-
-
-def _print_problems(console: Console, problems: ProblemList) -> None:
-    """Print the first problems, each on its own line, and how many there are."""
-    total = problems.counts.total()
-    if not total:
-        return
-    plural = "problems" if total > 1 else "problem"
-    console.print(Text(f"{total:,} {plural} in the prompts", style="bold yellow"))
-    for problem in problems.first[:SHOWN_PROBLEMS]:
-        console.print(Text(f"  {problem}"), soft_wrap=True)
-    if total > SHOWN_PROBLEMS:
-        console.print(Text(f"  … and {total - SHOWN_PROBLEMS:,} more.", style="dim"))
-    console.print()

@@ -1,106 +1,18 @@
-"""Options and progress bar of ``arrol generate``; they look and speak as those of ``arrol sim``."""
+"""Engine arguments and progress bar of ``arrol generate``."""
 
 from __future__ import annotations
 
 import difflib
 import json
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-import click
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 
-from arrol.errors import ArrolError, check_integer, check_range
-
-Command = TypeVar("Command", bound=Callable[..., Any])
-
-
-@dataclass(frozen=True)
-class Number:
-    """A number that a user may set.
-
-    Attributes:
-        name: of the command's argument; the flag is made from it.
-        text: what it is, as the help says it.
-        unit: of its value; empty for a pure number.
-        low, high: allowed range, closed at both ends unless ``open_low``.
-        integer: only whole numbers are allowed.
-        default: None for none, described in the help by ``no_default``.
-    """
-
-    name: str
-    text: str
-    unit: str
-    low: float
-    high: float
-    default: float | None
-    integer: bool = False
-    open_low: bool = False
-    no_default: str = ""
-
-    @property
-    def flag(self) -> str:
-        """The command-line flag."""
-        return "--" + self.name.replace("_", "-")
-
-    @property
-    def range_text(self) -> str:
-        """The allowed range in words."""
-        low = f"above {self.low:,.15g}" if self.open_low else f"{self.low:,.15g}"
-        return f"{low} to {self.high:,.15g}"
-
-    def parse(self, text: str) -> float:
-        """The value that a user typed.
-
-        Raises:
-            ArrolError: it is not a number, or out of range.
-        """
-        try:
-            value = int(text) if self.integer else float(text)
-        except ValueError:
-            value = math.nan
-        if math.isnan(value):
-            kind = "an integer" if self.integer else "a number"
-            raise ArrolError(f"{self.flag} is {text!r}; allowed is {kind}, {self.range_text}.")
-        if self.integer:
-            check_integer(self.flag, int(value), int(self.low), int(self.high))
-        else:
-            check_range(self.flag, value, self.low, self.high, open_low=self.open_low)
-        return value
-
-    def option(self, command: Command) -> Command:
-        """The command with this option."""
-
-        def read(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
-            return None if value is None else self.parse(value)
-
-        unit = f" {self.unit}" if self.unit else ""
-        add = click.option(
-            self.flag,
-            self.name,
-            callback=read,
-            default=None if self.default is None else str(self.default),
-            show_default=self.no_default if self.default is None else True,
-            metavar="N" if self.integer else "X",
-            help=f"{self.text[0].upper()}{self.text[1:]} ({self.range_text}{unit}).",
-        )
-        return add(command)
-
-
-def number_options(numbers: Sequence[Number]) -> Callable[[Command], Command]:
-    """All of them, in this order in the help."""
-
-    def add(command: Command) -> Command:
-        for number in reversed(numbers):
-            command = number.option(command)
-        return command
-
-    return add
+from arrol.errors import ArrolError
 
 
 def engine_values(pairs: Sequence[str], allowed: Sequence[str]) -> dict[str, Any]:

@@ -12,10 +12,8 @@ from typing import Any
 from arrol.errors import ArrolError
 from arrol.files import write_atomically
 from arrol.rollout_files import Problem, ProblemList, records_of
-from arrol.rollout_log import _row as parse_record
-from arrol.rollout_rows import ProblemKind, Row, RowError
-from arrol.rollout_rows import _group as group_of
-from arrol.rollout_rows import _short as short
+from arrol.rollout_log import parse_record
+from arrol.rollout_rows import ProblemKind, Row, RowError, group_of, short_text
 
 PROMPT_COLUMNS = ("prompt", "question")  #: where a prompt is looked for, if no column is named
 ANSWER_COLUMN = "answer"
@@ -171,7 +169,7 @@ def _prompts(path: Path, columns: Columns, problems: ProblemList) -> Iterator[Pr
             prompt = _prompt(parse_record(record), line, columns)
             name = (type(prompt.group), prompt.group)
             if name in seen:
-                text = f"{columns.id} {short(prompt.group)} stands here again, left out"
+                text = f"{columns.id} {short_text(prompt.group)} stands here again, left out"
                 raise RowError(ProblemKind.DUPLICATE, text)
         except RowError as error:
             problems.add(str(path), line, error.kind, str(error))
@@ -185,7 +183,7 @@ def _prompt(row: Row, line: int, columns: Columns) -> Prompt:
     names = PROMPT_COLUMNS if columns.prompt is None else (columns.prompt,)
     name = next((name for name in names if name in row), None)
     if name is None:
-        text = f"no {' or '.join(names)} among its keys {short(sorted(row))}"
+        text = f"no {' or '.join(names)} among its keys {short_text(sorted(row))}"
         raise RowError(ProblemKind.UNKNOWN_FORMAT, text)
     group: str | int = line
     if columns.id is not None:
@@ -201,9 +199,8 @@ def _content(value: Any, name: str) -> str | tuple[Message, ...]:
             raise RowError(ProblemKind.BAD_TOKENS, f"{name} is empty")
         return value
     if not isinstance(value, Sequence) or not value or not all(map(_is_message, value)):
-        text = (
-            f"{name} {short(value)} is neither a text nor a list of messages with role and content"
-        )
+        found = short_text(value)
+        text = f"{name} {found} is neither a text nor a list of messages with role and content"
         raise RowError(ProblemKind.BAD_TOKENS, text)
     return tuple(value)
 
@@ -221,4 +218,6 @@ def _answer(row: Row, name: str) -> str | None:
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         return repr(value)
-    raise RowError(ProblemKind.BAD_OUTCOME, f"{name} {short(value)} is neither a text nor a number")
+    raise RowError(
+        ProblemKind.BAD_OUTCOME, f"{name} {short_text(value)} is neither a text nor a number"
+    )

@@ -179,7 +179,7 @@ class Pruner:
 def pack(records: Sequence[Record]) -> dict[str, Any]:
     """Records as text, which passes any of vLLM's transports."""
     wide = [record.hidden for record in records if record.hidden is not None]
-    rows = np.stack(wide) if wide else b""
+    rows: Any = np.stack(wide) if wide else b""
     return {
         "detections": json.dumps([record.detection.to_dict() for record in records]),
         "with_hidden": "".join("01"[record.hidden is not None] for record in records),
