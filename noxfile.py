@@ -82,7 +82,7 @@ def typecheck(session: nox.Session) -> None:
 @nox.session
 def bench(session: nox.Session) -> None:
     """Every speed claim, measured here and now; ``nox -s bench -- step_time_fit.py FILE``."""
-    session.install("-c", "constraints.txt", ".")
+    session.install("-c", "constraints.txt", ".[verify]")
     scripts = [session.posargs] if session.posargs else [["decide.py"], ["engine_speed.py"]]
     for name, *arguments in scripts:
         session.run("python", f"bench/{name}", *arguments)
@@ -90,7 +90,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def bench_vllm(session: nox.Session) -> None:
-    """The speed claims about the vLLM adapter, on an idle machine; about 20 minutes on two cores."""
+    """Speed claims about the vLLM adapter, on an idle machine; 20 minutes on two cores."""
     install_vllm(session, VLLM[-1])
     scripts = [session.posargs] if session.posargs else [[name] for name in VLLM_BENCHES]
     for name, *arguments in scripts:

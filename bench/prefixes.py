@@ -11,7 +11,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -123,9 +123,14 @@ def collect(
         temperature=1.0, max_tokens=tokens, seed=seed, stop=["\n"], logprobs=TOP_K
     )
     requests = group_requests(prompts, group_size, sampling)
+    most = max(lengths)
+    found, confidences = {}, {}
     start = time.perf_counter()
-    found = {rollout.key: rollout for rollout in backend.generate(requests)}
+    for rollout in backend.stream(requests):
+        confidences[rollout.key] = _confidence((rollout.logprobs or ())[:most])
+        found[rollout.key] = replace(rollout, logprobs=None)  # an object for each number
     wall = time.perf_counter() - start
+    print(f"Generated in {wall:.0f} s; now their hidden states.", flush=True)
     rollouts = [found[request.key] for request in requests]
     refused = [r.error for r in rollouts if r.finish_reason is FinishReason.FAILED]
     if refused:
@@ -133,13 +138,12 @@ def collect(
     golds = [problem.gold for problem in problems for _ in range(group_size)]
     with Verifier() as verifier:
         verdicts = verifier.verify_all([rollout.text for rollout in rollouts], golds)
-    most = max(lengths)
     return Rollouts(
         prompts_N=np.repeat(np.arange(len(problems)), group_size),
         outcomes_N=np.array([verdict is Verdict.RIGHT for verdict in verdicts]),
         lengths_N=np.array([rollout.tokens for rollout in rollouts]),
         capped=statistics.mean(r.finish_reason is FinishReason.LENGTH for r in rollouts),
-        confidences=[_confidence(rollout.logprobs[:most]) for rollout in rollouts],
+        confidences=[confidences[request.key] for request in requests],
         hidden=_hidden(folder, prompts, rollouts, group_size, lengths),
         engine_NH=np.array([_row(rollout.hidden) for rollout in rollouts]),
         exact_NH=_hidden(folder, prompts[:EXACT], rollouts, group_size, [detect_length], "float32")[
