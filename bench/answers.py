@@ -1,7 +1,7 @@
 """How fast answers are checked, against math-verify in a plain loop. Bound: 1.5× on two cores.
 
-Reads GSM8K solutions by four models: one JSON object a line, as published with the data set. A file
-elsewhere is named as the argument.
+``nox -s bench -- answers.py FILE`` reads GSM8K solutions by four models, one JSON object a line, as
+published with the data set (grade-school-math's example_model_solutions.jsonl).
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from math_verify import verify as math_verify
 
 from arrol.answers import Verdict, Verifier
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "gsm8k_model_solutions.jsonl"
 MODELS = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
 WORKERS, LOOP, BOUND = 2, 1_000, 1.5
 
 
 def main() -> None:
     logging.disable(logging.WARNING)
-    path = Path(sys.argv[1]) if len(sys.argv) > 1 else DATA
-    if not path.exists():
-        print(f"{path} is not there: nothing measured")
-        return
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_file():
+        sys.exit("usage: bench/answers.py FILE")
+    path = Path(sys.argv[1])
     texts, golds, labels = _read(path)
     print(f"{len(texts):,} solutions, {WORKERS} workers; their start is part of the time")
 

@@ -307,7 +307,7 @@ def make_figure(found: Sequence[AtLength]) -> Figure:
 def options() -> argparse.Namespace:
     """What was asked for."""
     parser = smollm2.parser(__doc__ or "")
-    parser.add_argument("--rollouts", type=int, default=2560, help="in all (default: 2560)")
+    parser.add_argument("--rollouts", type=int, default=2048, help="in all (default: 2048)")
     parser.add_argument("--group-size", type=int, default=8, help="of a prompt (default: 8)")
     parser.add_argument("--quick", action="store_true", help="384 rollouts")
     parser.add_argument("--prompts", type=Path, help="JSONL with question and answer")
