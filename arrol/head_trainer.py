@@ -111,7 +111,7 @@ class HeadTrainer:
 
     def observe(
         self,
-        hidden_NH: Tensor,
+        hidden_NH: Tensor | ArrayLike,
         outcomes_N: ArrayLike,
         inclusion_N: ArrayLike | None = None,
         scores_N: ArrayLike | None = None,
@@ -121,7 +121,8 @@ class HeadTrainer:
         A row whose hidden state has a NaN or an infinite value is skipped and counted.
 
         Args:
-            hidden_NH: last hidden states at the detection length, any floating type and device.
+            hidden_NH: last hidden states at the detection length, any floating type and device; a
+                numpy array will do.
             outcomes_N: 0 or 1.
             inclusion_N: p, by which each outcome got to be seen
                 (:attr:`arrol.records.Detection.inclusion`); 1 if None.
@@ -132,7 +133,8 @@ class HeadTrainer:
         Raises:
             ArrolError: a shape or a value is not allowed. Nothing is taken in then.
         """
-        own_N = self.head.scores(hidden_NH.to(self.device)).cpu().numpy()
+        rows_NH = torch.as_tensor(hidden_NH)
+        own_N = self.head.scores(rows_NH.to(self.device)).cpu().numpy()
         inclusion_N = np.ones(len(own_N)) if inclusion_N is None else inclusion_N
         given_N = own_N if scores_N is None else scores_N
         _, outcomes, inclusion, given = as_columns(

@@ -190,7 +190,8 @@ def test_the_table_counts_what_the_file_holds(name: str, request: pytest.Fixture
         count = sum(row["finish_reason"] == reason for row in run.rows)
         assert f"{count} {reason}" in run.text
     assert run.value("tokens generated") == f"{sum(row['tokens'] for row in run.rows):,}"
-    kept = np.mean([detection.keep for detection in run.detections])
+    # Those that ended before the detection length count as kept.
+    kept = 1 - sum(not detection.keep for detection in run.detections) / len(run.rows)
     assert run.value("keep rate") == f"{kept:.3f}"
     graded = [row for row in run.rows if "outcome" in row]
     weights = [
@@ -258,7 +259,7 @@ def refused(finished: tuple[int, str, str], text: str) -> None:
         (["--engine", "max_model_length=9"], "an engine argument of vLLM (did you mean max_"),
         (["--engine", "worker_extension_cls=a.B"], "worker_extension_cls is 'a.B'"),
         (["--engine", "block_size=some"], "vLLM can't start with model"),
-        (["--model", "no/such/model"], "vLLM can't start with model 'no/such/model'"),
+        (["--model", "no/such/model"], "--model is 'no/such/model', which is no folder"),
         (["--detect-length", "9"], "--detect-length is 9; allowed is 8"),
     ],
 )  # fmt: skip

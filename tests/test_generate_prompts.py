@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from arrol import cli
 from arrol.adapters.vllm import support
 from arrol.adapters.vllm.command import generate
-from arrol.adapters.vllm.generate import Run, RunSettings, _Job, _stream
+from arrol.adapters.vllm.generate import Run, RunSettings, _Job, _Look, _write
 from arrol.adapters.vllm.options import engine_values
 from arrol.adapters.vllm.prompts import Columns, Prompt, read_prompts, token_ids
 from arrol.adapters.vllm.request import TokenRollout
@@ -301,23 +301,21 @@ def test_a_rollout_whose_grading_was_interrupted_is_written(tmp_path: Path) -> N
     assert "outcome" not in row
 
 
-class Stopped:
-    """A backend whose user presses Ctrl-C after two rollouts."""
-
-    def stream(self, requests: Any, progress: Any) -> Iterator[TokenRollout]:
-        for key in range(2):
-            yield rollout(key, FinishReason.STOP, None, "#### 2")
-        raise KeyboardInterrupt
+def stopped() -> Iterator[TokenRollout]:
+    """A stream whose user presses Ctrl-C after two rollouts."""
+    for key in range(2):
+        yield rollout(key, FinishReason.STOP, None, "#### 2")
+    raise KeyboardInterrupt
 
 
 def test_ctrl_c_leaves_what_had_ended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "o.jsonl"
-    job = _Job(RunSettings("m", path, PruningConfig()), [], Stopped(), None)  # type: ignore[arg-type]
+    job = _Job(RunSettings("m", path, PruningConfig()), [], None, None)  # type: ignore[arg-type]
     with (
         RolloutFile(path, {9: Prompt(1, "?", "2")}, {}, None) as file,
         pytest.raises(KeyboardInterrupt),
     ):
-        _stream(job, [None] * 5, file)
+        _write(job, stopped(), _Look(5), file)
     assert len(path.read_text(encoding="utf-8").splitlines()) == 2
     assert capsys.readouterr().err == f"arrol generate: 2 of 5 rollouts are in {path}.\n"
 
@@ -347,7 +345,7 @@ def test_the_table_of_a_shadow_run() -> None:
     assert lines["tokens generated"].value == "67"
     assert lines["tokens savable"].value == "5"  # 13 − 8, of the one with keep = False
     assert lines["tokens/s"].value == "34"
-    assert lines["keep rate"].value == "0.667"
+    assert lines["keep rate"].value == "0.750"  # 2 of 3 decided, and the early one
     assert lines["pass rate"].value == "0.500"
     assert lines["head’s AUC"].value == "1.000"
 

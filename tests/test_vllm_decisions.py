@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -243,6 +245,30 @@ def test_mode_shadow_counts_nothing_as_pruned():
     assert all(not r.detection.keep and r.survived and r.tokens == 16 for r in rollouts)
     assert backend.status()["pruned"] == 0
     assert backend.status()["decided"] == len(rollouts)
+
+
+def test_the_readmes_loop_learns_a_head_and_prunes_by_it(monkeypatch):
+    """As it stands there, but for the model, lengths and the cold start."""
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+    codes = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    (code,) = (code for code in codes if "def train" in code)
+    for old, new in (
+        ('LLM(model="Qwen/Qwen3-1.7B", **engine_arguments())', "ENGINE"),
+        ("hidden_size=2048", "hidden_size=64"),
+        ("PruningConfig.balanced()", "PruningConfig.balanced(cold_start_steps=1, detect_length=8)"),
+        ("max_tokens=8192", "max_tokens=16, ignore_eos=True"),
+    ):
+        assert old in code
+        code = code.replace(old, new)
+    names = {"ENGINE": random_engine(max_num_seqs=7)}
+    exec(code, names)
+    batches = [[f"Tell me about {i} and {step}." for i in range(6)] for step in range(4)]
+    steps = list(names["train"](batches, lambda r: float(sum(r.token_ids) % 2)))
+    pruned = [sum(r.finish_reason is FinishReason.PRUNED for r in rs) for rs, _, _ in steps]
+    assert len(steps) == 4
+    assert pruned[0] == 0
+    assert all(count > 0 for count in pruned[2:])
+    assert 0.4 < steps[-1][2]["keep_rate"] < 0.6
 
 
 def test_ranks_of_a_tensor_parallel_engine_decide_alike(reference):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import replace
 
 import pytest
@@ -22,6 +23,7 @@ from vllm_engines import (
 from arrol.adapters.vllm import PruningLLM, engine_arguments, group_requests
 from arrol.adapters.vllm.support import check_config, find_sentinel
 from arrol.errors import ArrolError
+from arrol.head import QualityHead
 from arrol.keys import stable_key
 from arrol.records import FinishReason
 from arrol.survival import LineRule
@@ -229,6 +231,47 @@ def test_a_seed_that_would_crash_the_engine_is_refused():
     with pytest.raises(ArrolError, match=r"seed is 3; .* None"):
         backend.generate(group_requests(PROMPTS, 1, sampling()))
     assert len(backend.generate(group_requests(PROMPTS, 1, sampling(seed=None)))) == len(PROMPTS)
+
+
+def test_a_key_may_come_once(backend):
+    requests = group_requests(PROMPTS, 2, sampling())
+    with pytest.raises(ArrolError, match="3 requests have the key of another"):
+        backend.generate([*requests, *requests[:3]])
+    assert len(backend.generate(requests)) == len(requests)
+
+
+def test_one_batch_at_a_time(backend):
+    requests = group_requests(PROMPTS, 2, sampling())
+    stream = backend.stream(requests)
+    first = next(stream)
+    with pytest.raises(ArrolError, match="a batch is under way"):
+        backend.generate(requests)
+    assert len({first.key, *(r.key for r in stream)}) == len(requests)
+    assert len(backend.generate(requests)) == len(requests)
+
+
+def test_a_head_for_another_model_is_refused_and_the_old_one_stays(backend):
+    other = QualityHead(32)
+    other.version = 1
+    with pytest.raises(ArrolError, match="hidden_size is 32; allowed is 64"):
+        backend.load_head(other)
+    text = base64.b64encode(other.to_bytes()).decode()
+    with pytest.raises(ArrolError, match="hidden_size is 32; allowed is 64"):
+        backend.llm.collective_rpc("arrol_load_head", args=(text,))
+    rollouts = backend.generate(group_requests(PROMPTS, 2, sampling()))
+    assert all(0 <= r.detection.score <= 1 for r in rollouts if r.detection)
+
+
+@pytest.mark.parametrize("length", [0, -1, 2.5])
+def test_a_detection_length_is_at_least_one_token(length):
+    with pytest.raises(ArrolError, match="detect_length is"):
+        group_requests(PROMPTS, 1, sampling(), detect_length=length)
+
+
+@pytest.mark.parametrize("wrong", [None, {"max_tokens": 4}])
+def test_sampling_is_vllms_own(backend, wrong):
+    with pytest.raises(ArrolError, match="allowed is SamplingParams with n = 1"):
+        backend.generate(group_requests(PROMPTS, 1, wrong))
 
 
 class Tokenizer:

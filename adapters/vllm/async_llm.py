@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from arrol.adapters.vllm.frontend import Frontend
+from arrol.adapters.vllm.frontend import Frontend, check_keys
 from arrol.adapters.vllm.outputs import failed
 from arrol.adapters.vllm.request import RolloutRequest, TokenRollout
 from arrol.adapters.vllm.support import (
@@ -61,6 +61,7 @@ class PruningAsyncLLM(Frontend):
 
     async def load_head(self, head: Any | None) -> None:
         """Score with this :class:`arrol.head.QualityHead` from now on; None takes it away."""
+        self.check_head(head, self.llm.vllm_config.model_config.get_hidden_size())
         await self._call("arrol_load_head", self.hold(head))
 
     async def status(self) -> dict[str, Any]:
@@ -90,7 +91,12 @@ class PruningAsyncLLM(Frontend):
         return rollout
 
     async def generate(self, requests: Sequence[RolloutRequest]) -> list[TokenRollout]:
-        """Generate all requests at once; rollouts in the order of the requests."""
+        """Generate all requests at once; rollouts in the order of the requests.
+
+        Raises:
+            ArrolError: a key comes twice, or as :meth:`rollout`.
+        """
+        check_keys(requests)
         return list(await asyncio.gather(*(self.rollout(request) for request in requests)))
 
     async def _call(self, method: str, *arguments: str) -> Any:

@@ -52,7 +52,7 @@ MAX_TOKENS = Parameter(
     "max_tokens", "generated tokens at which a rollout is cut", "tokens", 1, 10_000_000,
     integer=True,
 )  # fmt: skip
-TEMPERATURE = Parameter("temperature", "sampling temperature", "", 0, 100)
+TEMPERATURE = Parameter("temperature", "sampling temperature", "", 0, 2)
 TOP_P = Parameter("top_p", "share of probability that is sampled from", "", 0, 1, open_low=True)
 SEED = Parameter("seed", "seed of the sampling and of the draws", "", 0, 2**63 - 1, integer=True)
 LIMIT = Parameter("limit", "prompts to use", "prompts", 1, 1_000_000_000, integer=True)
@@ -144,7 +144,8 @@ def generate(
 
     Rollouts are graded against the gold answers, where there are any. Ends with a table: tokens
     generated and saved, keep rate, pass rate, AUC of the head. Exit code: 0, or 2 if a flag is
-    wrong or nothing could be generated; 130 on Ctrl-C, and what had ended is in the file.
+    wrong, nothing could be generated or no head could be learned; 130 on Ctrl-C, and what had ended
+    is in the file.
     """
     console = Console(highlight=False)
     prompts, problems = read_prompts(
@@ -158,7 +159,7 @@ def generate(
     )  # fmt: skip
     check_settings(settings, prompts, overwrite)
     check_out(out, prompt_file, overwrite)
-    print_problems(console, problems, SHOWN_PROBLEMS, "prompts")
+    print_problems(console, problems, SHOWN_PROBLEMS, "prompt file")
     result = run(settings, prompts)
     print_run(console, result)
     console.print(f"Rollouts: {out}", soft_wrap=True)

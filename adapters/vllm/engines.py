@@ -45,7 +45,11 @@ class PruningEngines:
             engine.load_head(head)
 
     def generate(self, requests: Sequence[RolloutRequest]) -> list[TokenRollout]:
-        """Generate all requests; one rollout for each, by engine."""
+        """Generate all requests; one rollout for each, by engine.
+
+        Raises:
+            ArrolError: as :meth:`PruningLLM.generate`.
+        """
         groups = {
             group: place for place, group in enumerate(dict.fromkeys(r.group for r in requests))
         }

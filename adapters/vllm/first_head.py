@@ -89,9 +89,10 @@ def learn(
         if len(set(right_N[halves_N == half])) < 2:
             right = int(right_N.sum())
             raise ArrolError(
-                f"--save-head has {right:,} right and {len(graded) - right:,} wrong rollouts of "
-                f"{len(set(groups_N.tolist())):,} prompts to learn from; allowed are right and "
-                "wrong ones in two prompts or more each (more or other prompts)."
+                f"--save-head has {right:,} right and {len(graded) - right:,} wrong rollouts to "
+                f"learn from, of those that reached L_detect = {config.detect_length}; allowed are "
+                "right and wrong ones in two prompts or more each (more or other prompts, or a "
+                "smaller --detect-length)."
             )
     rows_NH = torch.from_numpy(np.stack([hidden[r.key] for r in graded]))
     head = _train(rows_NH, right_N, inclusion_N, config.seed)

@@ -89,7 +89,8 @@ class Frontend:
             ArrolError: a setting that pruning can't work with.
         """
         first = requests[0]
-        if type(params).__name__ == "BeamSearchParams" or params.n != len(requests):
+        kind = type(params).__name__
+        if kind != "SamplingParams" or params.n != len(requests):
             raise ArrolError(
                 f"sampling is {params!r}; allowed is SamplingParams with n = {len(requests)}."
             )
@@ -110,8 +111,9 @@ class Frontend:
 
     def length(self, request: RolloutRequest) -> int:
         """L_detect of a request [tokens]."""
-        default = 1 if self.plan is None else self.plan.detect_length
-        return request.detect_length or default
+        if request.detect_length is not None:
+            return request.detect_length
+        return 1 if self.plan is None else self.plan.detect_length
 
     def one(self, request: RolloutRequest) -> Any:
         """``SamplingParams`` for a request of its own, with its own stream of random numbers."""
@@ -124,6 +126,18 @@ class Frontend:
                 )
             changed.seed = rollout_seed(request.sampling.seed, request.key)
         return changed
+
+    def check_head(self, head: Any | None, hidden_size: int) -> None:
+        """See that a head reads this model's hidden states.
+
+        Raises:
+            ArrolError: it does not.
+        """
+        size = getattr(head, "hidden_size", hidden_size)
+        if size != hidden_size:
+            raise ArrolError(
+                f"the head's hidden_size is {size}; allowed is {hidden_size}, the model's."
+            )
 
     def hold(self, head: Any | None) -> str:
         """Remember a head; gives what is sent."""
@@ -168,3 +182,14 @@ class Frontend:
             if self.batch.undecided == 0:
                 _log.warning("Engine %d has lost its plan: rollouts are kept.", self.engine)
             self.batch.undecided += 1
+
+
+def check_keys(requests: Sequence[RolloutRequest]) -> None:
+    """See that a batch has each key once.
+
+    Raises:
+        ArrolError: it has not.
+    """
+    repeated = len(requests) - len({request.key for request in requests})
+    if repeated:
+        raise ArrolError(f"{repeated} requests have the key of another; allowed is each key once.")

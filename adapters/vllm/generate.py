@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import multiprocessing
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
-from multiprocessing import resource_tracker
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
+from arrol.adapters.vllm.interrupts import deaf_children, ended_by_signals
 from arrol.adapters.vllm.options import RolloutBar, engine_values
 from arrol.adapters.vllm.prompts import (
+    LEARNED_FILE,
     Prompt,
     first_line,
     learned_before,
@@ -32,8 +29,10 @@ from arrol.answers import Verifier
 from arrol.config import PruningConfig
 from arrol.controller import PruningController
 from arrol.errors import ArrolError
+from arrol.files import writable_file
 from arrol.plan import PruningPlan
 from arrol.records import Mode, Rollout
+from arrol.rollout_rows import short_text
 
 if TYPE_CHECKING:
     from arrol.adapters.vllm.first_head import FirstHead
@@ -41,7 +40,8 @@ if TYPE_CHECKING:
     from arrol.head import QualityHead
 
 CONTROLLER_FILE = "controller.json"  #: beside the head's own files
-CHILD_SECONDS = 10.0  #: that an engine process has to end by itself
+HEAD_FILES = ("head.safetensors", "head.json", CONTROLLER_FILE, LEARNED_FILE)
+GRADE_SECONDS = 5.0  #: time limit of one answer: the engine waits meanwhile
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,7 @@ def check_settings(settings: RunSettings, prompts: Sequence[Prompt], overwrite: 
         )
     if settings.save_head is None:
         return
+    _check_folder(settings.save_head, settings.out)
     if not any(prompt.answer is not None for prompt in prompts):
         raise ArrolError("--save-head needs answers to learn from, but no prompt has one.")
     if (settings.save_head / "head.safetensors").exists() and not overwrite:
@@ -136,6 +137,26 @@ def check_settings(settings: RunSettings, prompts: Sequence[Prompt], overwrite: 
             f"--save-head is {str(settings.save_head)!r}, where a head is already; allowed is "
             "another folder, or --overwrite."
         )
+
+
+def _check_folder(folder: Path, out: Path) -> None:
+    """See that a head can be saved there, before hours of generating."""
+    if not str(folder) or str(folder) == ".":
+        raise ArrolError(f"--save-head is {str(folder)!r}; allowed is a folder of its own.")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(13, "Permission denied")
+        files = [writable_file(folder / name) for name in HEAD_FILES]
+    except ArrolError as error:
+        raise ArrolError(f"--save-head: {error}") from None
+    except OSError as error:
+        raise ArrolError(
+            f"--save-head is {short_text(str(folder))}; allowed is a folder that can be written to "
+            f"({error.strerror})."
+        ) from None
+    if writable_file(out) in files:
+        raise ArrolError(f"--out is {str(out)!r}, a file of --save-head; allowed is another.")
 
 
 def trained_at(folder: Path) -> int:
@@ -168,15 +189,17 @@ def run(settings: RunSettings, prompts: Sequence[Prompt]) -> Run:
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     arguments = _engine_arguments(settings)
     head, controller = _head_and_controller(settings)
+    known = 0 if settings.head is None else learned_before(settings.head, prompts)
     plan = controller.plan(0 if head is None else head.version)
     graded = any(prompt.answer is not None for prompt in prompts)
-    with Verifier() if graded else nullcontext() as verifier:
+    verifying = Verifier(seconds=GRADE_SECONDS) if graded else nullcontext()
+    with ended_by_signals(), verifying as verifier:
         backend = _backend(settings, arguments)
         try:
             _check_head(settings, head, backend)
             backend.load_head(head)
             backend.load_plan(plan)
-            return _finished(_Job(settings, prompts, backend, verifier), plan)
+            return _finished(_Job(settings, prompts, backend, verifier), plan, known)
         finally:
             backend.llm.llm_engine.engine_core.shutdown()
 
@@ -193,8 +216,8 @@ class _Job:
     hidden: dict[int, Any] = field(default_factory=dict)
     first_error: str = ""
 
-    def file(self) -> tuple[list[Any], RolloutFile]:
-        """The requests, and the file for their rollouts."""
+    def requests(self) -> tuple[list[Any], list[int]]:
+        """The requests, and the length of each prompt [tokens]."""
         from vllm import SamplingParams
 
         from arrol.adapters.vllm.request import group_requests
@@ -206,11 +229,15 @@ class _Job:
             max_tokens=settings.max_tokens, seed=settings.seed,
         )  # fmt: skip
         requests = group_requests(ids, settings.group_size, sampling, "generate")
-        groups = [request.group for request in requests[:: settings.group_size]]
-        return requests, RolloutFile(
-            settings.out,
+        return requests, list(map(len, ids))
+
+    def file(self, requests: Sequence[Any], lengths: Sequence[int]) -> RolloutFile:
+        """The file for their rollouts."""
+        groups = [request.group for request in requests[:: self.settings.group_size]]
+        return RolloutFile(
+            self.settings.out,
             dict(zip(groups, self.prompts, strict=True)),
-            dict(zip(groups, map(len, ids), strict=True)),
+            dict(zip(groups, lengths, strict=True)),
             None if self.verifier is None else self.verifier.verify_all,
         )
 
@@ -225,17 +252,20 @@ class _Job:
         )  # fmt: skip
 
 
-def _finished(job: _Job, plan: PruningPlan) -> Run:
+def _finished(job: _Job, plan: PruningPlan, known: int) -> Run:
     """Generate everything, then learn."""
     settings = job.settings
-    requests, file = job.file()
+    requests, lengths = job.requests()
+    look = _Look(len(requests))
+    stream = job.backend.stream(requests, look)  # refuses what it must before a file is opened
     start = time.monotonic()
-    with file:
-        _stream(job, requests, file)
+    with job.file(requests, lengths) as file:
+        look.file = file
+        _write(job, stream, look, file)
     result = Run(
         settings, plan, job.rollouts, file.outcomes, time.monotonic() - start, len(job.prompts),
         sum(prompt.answer is not None for prompt in job.prompts),
-        0 if settings.head is None else learned_before(settings.head, job.prompts),
+        known,
         job.backend.batch.undecided,
         job.first_error,
     )  # fmt: skip
@@ -256,54 +286,33 @@ def _finished(job: _Job, plan: PruningPlan) -> Run:
     return dataclasses.replace(result, learned=learned)
 
 
-def _stream(job: _Job, requests: list[Any], file: RolloutFile) -> None:
+class _Look:
+    """What is done at every look at a run: the bar moves, and what has ended is written."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.bar = RolloutBar(total)
+        self.file: RolloutFile | None = None
+
+    def __call__(self, progress: Any) -> None:
+        """Take note of a :class:`Progress`."""
+        if self.file is not None:
+            self.file.flush()
+        self.bar.look(progress)
+
+
+def _write(job: _Job, stream: Any, look: _Look, file: RolloutFile) -> None:
     """Write rollouts as they end."""
-    bar = RolloutBar(len(requests))
-
-    def look(progress: Any) -> None:
-        file.flush()  # all that ended since the last look
-        show(progress)
-
-    stream: Any = job.backend.stream(requests, look)
     try:
-        with bar.shown() as show, closing(stream):
+        with look.bar.shown(), closing(stream):
             for rollout in stream:
                 job.take(rollout)
                 file.add(rollout)
     except KeyboardInterrupt:
         file.flush()
-        text = f"{file.written:,} of {len(requests):,} rollouts are in {file.path}"
+        text = f"{file.written:,} of {look.total:,} rollouts are in {file.path}"
         print(f"arrol generate: {text}.", file=sys.stderr)
         raise
-
-
-@contextmanager
-def _deaf_children() -> Iterator[None]:
-    """Processes that are started within the block don't get the terminal's Ctrl-C.
-
-    An engine process would end by it at once, and a call to it that is under way would never come
-    back. A signal that is blocked where a process is started stays blocked in it, whatever handler
-    it sets. On Ctrl-C within the block the processes are ended.
-    """
-    resource_tracker.ensure_running()  # or the first start does it, and that unblocks
-    plain_start = BaseProcess.start
-
-    def start(process: BaseProcess) -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            plain_start(process)
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-
-    with patch.object(BaseProcess, "start", start):
-        try:
-            yield
-        except KeyboardInterrupt:
-            for child in multiprocessing.active_children():
-                child.terminate()
-                child.join(CHILD_SECONDS)
-                child.kill()
-            raise
 
 
 def _engine_arguments(settings: RunSettings) -> dict[str, Any]:
@@ -331,14 +340,21 @@ def _backend(settings: RunSettings, arguments: dict[str, Any]) -> PruningLLM:
     from arrol.adapters.vllm.llm import PruningLLM
 
     try:
-        with _deaf_children():
+        with deaf_children():
             llm = LLM(model=settings.model, **arguments)
     except Exception as error:  # vLLM and what is under it raise whatever they like
         if isinstance(error, ArrolError):
             raise
+        if "/" in settings.model and not Path(settings.model).exists():
+            hub = "" if settings.model.count("/") > 1 else ", or a name that the hub knows"
+            raise ArrolError(
+                f"--model is {settings.model!r}, which is no folder; allowed is one{hub} "
+                f"({first_line(error)})."
+            ) from None
         raise ArrolError(
             f"vLLM can't start with model {settings.model!r} and these --engine arguments: "
-            f"{first_line(error)}."
+            f"{first_line(error)} (if its own words above name memory, try --engine "
+            "gpu_memory_utilization=0.3)."
         ) from None
     return PruningLLM(llm, keep_hidden=settings.save_head is not None)
 
@@ -354,6 +370,10 @@ def _head_and_controller(settings: RunSettings) -> tuple[QualityHead | None, Pru
         controller.load(settings.head / CONTROLLER_FILE)
     except ArrolError as error:
         raise ArrolError(f"--head: {error}") from None
+    if settings.config.mode is Mode.ON and head.version == 0:
+        raise ArrolError(
+            f"--head is {str(settings.head)!r}, an untrained head; allowed is one of --save-head."
+        )
     return head, controller
 
 

@@ -6,9 +6,10 @@ import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import Any
 
-from arrol.adapters.vllm.frontend import Ended, Frontend
+from arrol.adapters.vllm.frontend import Ended, Frontend, check_keys
 from arrol.adapters.vllm.liveness import watched
 from arrol.adapters.vllm.outputs import failed
 from arrol.adapters.vllm.request import RolloutRequest, TokenRollout
@@ -20,7 +21,7 @@ from arrol.adapters.vllm.support import (
     find_sentinel,
     seeds_crash,
 )
-from arrol.errors import check_integer
+from arrol.errors import ArrolError, check_integer
 from arrol.plan import PruningPlan
 
 FETCH = 64  #: finished rollouts that wait for one fetch of their records
@@ -75,6 +76,7 @@ class PruningLLM(Frontend):
         super().__init__(engine, sentinel, keep_hidden, seeds_crash(config))
         self.llm = llm
         self._batches = 0
+        self._free = Lock()
         self._push_plan()
 
     @classmethod
@@ -91,6 +93,7 @@ class PruningLLM(Frontend):
 
     def load_head(self, head: Any | None) -> None:
         """Score with this :class:`arrol.head.QualityHead` from now on; None takes it away."""
+        self.check_head(head, self.llm.llm_engine.vllm_config.model_config.get_hidden_size())
         self._call("arrol_load_head", self.hold(head))
 
     def status(self) -> dict[str, Any]:
@@ -125,16 +128,39 @@ class PruningLLM(Frontend):
         """As :meth:`generate`, handing over rollouts as they end; closing it aborts the rest.
 
         Raises:
-            ArrolError: as there.
+            ArrolError: as there, at once; or another batch is under way.
             vllm.v1.engine.exceptions.EngineDeadError: the engine's process has died. What was
                 handed over stands; make a new engine and ask for the others again: their draws
                 will be the same.
         """
+        check_keys(requests)
+        return self._stream(requests, [self.one(request) for request in requests], progress)
+
+    def _stream(
+        self,
+        requests: Sequence[RolloutRequest],
+        params: Sequence[Any],
+        progress: Callable[[Progress], None] | None,
+    ) -> Iterator[TokenRollout]:
+        if not self._free.acquire(blocking=False):
+            raise ArrolError(
+                "a batch is under way; allowed is one at a time: exhaust its stream, or close it."
+            )
+        try:
+            yield from self._run(requests, params, progress)
+        finally:
+            self._free.release()
+
+    def _run(
+        self,
+        requests: Sequence[RolloutRequest],
+        params: Sequence[Any],
+        progress: Callable[[Progress], None] | None,
+    ) -> Iterator[TokenRollout]:
         from vllm.exceptions import VLLMValidationError
         from vllm.v1.engine.exceptions import EngineDeadError
 
         engine = self.llm.llm_engine
-        params = [self.one(request) for request in requests]
         self._start_batch()
         meter = _Meter(len(requests), progress)
         running: dict[str, RolloutRequest] = {}
@@ -146,7 +172,7 @@ class PruningLLM(Frontend):
                     sampling.output_kind = _final_only()
                     try:
                         engine.add_request(name, _prompt(request), sampling)
-                    except (ValueError, VLLMValidationError) as error:
+                    except (TypeError, ValueError, VLLMValidationError) as error:
                         meter.done += 1
                         yield failed(request, str(error))
                         continue

@@ -197,12 +197,30 @@ def _content(value: Any, name: str) -> str | tuple[Message, ...]:
     if isinstance(value, str):
         if not value.strip():
             raise RowError(ProblemKind.BAD_TOKENS, f"{name} is empty")
+        _check_text(value, name)
         return value
     if not isinstance(value, Sequence) or not value or not all(map(_is_message, value)):
         found = short_text(value)
         text = f"{name} {found} is neither a text nor a list of messages with role and content"
         raise RowError(ProblemKind.BAD_TOKENS, text)
+    try:
+        _check_text(json.dumps(list(value), ensure_ascii=False, allow_nan=False), name)
+    except (TypeError, ValueError) as error:
+        raise RowError(
+            ProblemKind.BAD_TOKENS, f"{name} has a message that is no JSON ({first_line(error)})"
+        ) from None
     return tuple(value)
+
+
+def _check_text(text: str, name: str) -> None:
+    """A lone surrogate is legal in JSON, but no tokenizer takes it."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        letter = f"U+{ord(text[error.start]):04X}"
+        raise RowError(
+            ProblemKind.BAD_TOKENS, f"{name} has a lone surrogate ({letter}), which is no text"
+        ) from None
 
 
 def _is_message(value: Any) -> bool:

@@ -126,7 +126,11 @@ class Pruner:
 
     def take(self, keys: Collection[int] | None = None) -> list[Record]:
         """Hand over records, each once: of these keys, or all."""
-        wanted = list(self._records) if keys is None else [k for k in keys if k in self._records]
+        wanted = (
+            list(self._records)
+            if keys is None
+            else [k for k in dict.fromkeys(keys) if k in self._records]
+        )
         records = [self._records.pop(key) for key in wanted]
         for record in records:
             if self.plan is not None and record.detection.version == self.plan.version:

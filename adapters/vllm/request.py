@@ -33,6 +33,15 @@ class RolloutRequest(Request):
     sampling: Any = None
     detect_length: int | None = None
 
+    def __post_init__(self) -> None:
+        """See that the detection length is one.
+
+        Raises:
+            ArrolError: it is below 1.
+        """
+        if self.detect_length is not None:
+            check_integer("detect_length", self.detect_length, 1)
+
 
 @dataclass(frozen=True, slots=True)
 class TokenRollout(Rollout):

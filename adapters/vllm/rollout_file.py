@@ -25,7 +25,7 @@ def check_out(path: Path, prompts: Path, overwrite: bool) -> None:
         ArrolError: it is there and not to be overwritten, is no file, or is the prompts' file.
     """
     target = writable_file(path)
-    if target == prompts.resolve():
+    if target.exists() and prompts.exists() and target.samefile(prompts):
         raise ArrolError(f"--out is {str(path)!r}, the file of prompts; allowed is another file.")
     if target.exists() and not overwrite:
         raise ArrolError(

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from types import SimpleNamespace
 from typing import Any
 
-from arrol.adapters.vllm.frontend import Batch, Ended, Frontend
+from arrol.adapters.vllm.frontend import Batch, Ended, Frontend, check_keys
 from arrol.adapters.vllm.llm import FETCH
 from arrol.adapters.vllm.outputs import failed
 from arrol.adapters.vllm.request import (
@@ -90,6 +90,7 @@ class PruningServer(Frontend):
         Each call is a batch of its own: groups are decided from their first rollout on. A request
         that the server refuses comes back failed, with its reason.
         """
+        check_keys(requests)
         bodies = [self.body(request) for request in requests]
         if self.status()["head"] != self._head_version:
             self._call("arrol_load_head", self._head)

@@ -144,9 +144,9 @@ def _kept(run: Run) -> Line:
     would = " would have been" if run.plan.mode is Mode.SHADOW else ""
     early = sum(rollout.survived and rollout.detection is None for rollout in run.rollouts)
     return Line(
-        name, f"{kept / len(found):.3f}",
-        f"{kept:,} of {len(found):,} decided{would and ', that' + would + ' kept'}; {early:,} "
-        "ended before L_detect",
+        name, f"{(kept + early) / (len(found) + early):.3f}",
+        f"κ = {run.settings.config.keep_ratio:g}; {kept:,} of {len(found):,} decided"
+        f"{would and ', that' + would + ' kept'}; {early:,} ended before L_detect",
     )  # fmt: skip
 
 

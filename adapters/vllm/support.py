@@ -68,7 +68,10 @@ def engine_arguments(**arguments: Any) -> dict[str, Any]:
             f"worker_extension_cls is {other!r}; allowed is none here, as vLLM takes one only: "
             f"inherit from it and {EXTENSION}, and give both arguments yourself."
         )
-    processors = [*(arguments.get("logits_processors") or ()), PROCESSOR]
+    given = arguments.get("logits_processors") or []
+    if not isinstance(given, (list, tuple)):
+        raise ArrolError(f"logits_processors is {given!r}; allowed is a list.")
+    processors = [*given, PROCESSOR]
     if _on_cpu():
         arguments = {"enable_chunked_prefill": False, **arguments}
     return {**arguments, "logits_processors": processors, "worker_extension_cls": EXTENSION}

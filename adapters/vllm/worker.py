@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any
 
-from arrol.adapters.vllm.pruner import Head, Pruner, pack
+from arrol.adapters.vllm.pruner import Pruner, pack
 from arrol.adapters.vllm.step import EngineStep
 from arrol.errors import ArrolError
 from arrol.plan import PruningPlan
@@ -33,7 +33,13 @@ class PruningWorkerExtension:
     def arrol_load_head(self, head: str = "") -> Any:
         """Score with a head (safetensors, base64; empty for none) from the next step on."""
         pruner = self._arrol_pruner()
-        pruner.load_head(self._arrol_head(base64.b64decode(head)) if head else None)
+        loaded = self._arrol_head(base64.b64decode(head)) if head else None
+        size = self.model_runner.model_config.get_hidden_size()
+        if getattr(loaded, "hidden_size", size) != size:
+            raise ArrolError(
+                f"the head's hidden_size is {loaded.hidden_size}; allowed is {size}, the model's."
+            )
+        pruner.load_head(loaded)
         return self.arrol_status()
 
     def arrol_status(self) -> dict[str, Any]:
@@ -56,10 +62,10 @@ class PruningWorkerExtension:
         first = self.rank % self.parallel_config.tensor_parallel_size == 0
         return pack(records if first else [])
 
-    def _arrol_head(self, data: bytes) -> Head:
+    def _arrol_head(self, data: bytes) -> Any:
         from arrol.head import QualityHead
 
-        head: Head = QualityHead.from_bytes(data).to(self.model_runner.device)
+        head: Any = QualityHead.from_bytes(data).to(self.model_runner.device)
         return head
 
     def _arrol_pruner(self) -> Pruner:

@@ -1,0 +1,95 @@
+"""How ``arrol generate`` is stopped: at any time, with all processes that it started."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.process import BaseProcess
+from typing import Any
+from unittest.mock import patch
+
+CHILD_SECONDS = 3.0  #: that an engine process has to end by itself
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Within the block SIGTERM and SIGHUP end the run as Ctrl-C does: no engine outlives it."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {
+        number: signal.signal(number, signal.default_int_handler)
+        for number in (signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def deaf_children() -> Iterator[None]:
+    """Processes that are started within the block don't get the terminal's Ctrl-C.
+
+    An engine process would end by it at once, and a call to it that is under way would never come
+    back. A signal that is blocked where a process is started stays blocked in it, whatever handler
+    it sets. On Ctrl-C within the block the processes are ended.
+    """
+    resource_tracker.ensure_running()  # or the first start does it, and that unblocks
+    plain_start = BaseProcess.start
+
+    def start(process: BaseProcess) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            plain_start(process)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+    try:
+        with patch.object(BaseProcess, "start", start), _heard_at_last():
+            yield
+    except BaseException:
+        _end_children()
+        raise
+
+
+@contextmanager
+def _heard_at_last() -> Iterator[None]:
+    """A Ctrl-C that libraries swallow while they load is raised again at the end of the block.
+
+    The second one does not ask any more.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+
+    def hear(number: int, frame: Any) -> None:
+        heard.append(number)
+        if len(heard) > 1:
+            _end_children()
+            os._exit(130)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, hear)
+    try:
+        yield
+        if heard:
+            raise KeyboardInterrupt
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _end_children() -> None:
+    children = multiprocessing.active_children()
+    for child in children:
+        child.terminate()
+    for child in children:
+        child.join(CHILD_SECONDS)
+        child.kill()
