@@ -215,7 +215,8 @@ def is_name(form: Form) -> bool:
     shape = re.sub(r"\\text\{[^{}]*\}|_\{[^{}]*\}|_\w", "", form.latex)
     if not _balanced(shape) or re.search(r"\\(?:frac|sqrt|pi|infty|emptyset)", shape):
         return False
-    return re.fullmatch(r"(?:\\?[A-Za-z]+|[\s|'{}])+(?:\([\w\s,'{}\\]*\))?", shape) is not None
+    # Letter by letter: a repeated run of letters would take time exponential in their number.
+    return re.fullmatch(r"(?:\\?[A-Za-z]|[\s|'{}])+(?:\([\w\s,'{}\\]*\))?", shape) is not None
 
 
 def _top_level(text: str, wanted: set[str]) -> list[str]:

@@ -144,7 +144,7 @@ class HeadTrainer:
         check_column("inclusion", inclusion, 0.0, 1.0, open_low=True)
         scores = np.where(is_score(given), given, own_N)
         known = ~np.isnan(own_N)
-        hidden = as_half(hidden_NH[torch.from_numpy(known).to(hidden_NH.device)])
+        hidden = as_half(rows_NH[torch.from_numpy(known).to(rows_NH.device)])
         self._buffer.append(HeadRows(hidden, outcomes[known], inclusion[known], scores[known]))
         self._new_rows = min(self._new_rows + int(known.sum()), self.config.buffer_rows)
         self._skipped_rows += int((~known).sum())

@@ -25,7 +25,7 @@ from arrol.confidence import TOP_K, token_confidence, top_log_probs
 from arrol.records import FinishReason, Mode
 
 SLOTS = 32  #: sequences that run at once
-LONGEST = 640  #: tokens of a prompt and its rollout
+LONGEST = 1024  #: tokens of a prompt and its rollout
 EXACT = 16  #: prompts that transformers reads in float32, too
 
 

@@ -273,3 +273,21 @@ def test_different(answer, gold):
     assert verify(rf"So it is $\boxed{{{answer}}}$.", gold) is WRONG
     assert not same_answer(answer, gold)
     assert not same_answer(gold, answer)
+
+
+@pytest.mark.parametrize(
+    "prose",
+    [
+        "The key to solving this problem lies in recognizing that 5 + 4 equals 9",
+        "one two three four five six seven eight nine ten " * 20 + "+ 1",
+        "a" * 500 + " = (",
+        "x " * 300 + "\\frac",
+        "{a'|b} " * 100 + "7",
+        "1 " * 400 + ",",
+        "\\text{a}" * 100 + "_",
+    ],
+)
+def test_prose_is_wrong_and_takes_no_exponential_time(prose: str) -> None:
+    """A pattern that backtracks over all ways to split its letters would hang here for ever."""
+    assert verify(f"\\boxed{{{prose}}}", "12") is Verdict.WRONG
+    assert not same_answer("12", prose)

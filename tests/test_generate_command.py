@@ -273,7 +273,9 @@ def test_what_vllm_can_not_do_is_one_sentence(
 
 def test_a_head_for_another_model_is_refused(place: Workplace, head: Path, first: Finished) -> None:
     other = place.folder / "other"
-    QualityHead(32).save(other)
+    wrong = QualityHead(32)
+    wrong.version = 1
+    wrong.save(other)
     (other / "controller.json").write_bytes((head / "controller.json").read_bytes())
     out = place.folder / "refused.jsonl"
     finished = arrol(*place.arguments("--out", out, "--mode", "on", "--head", other))
