@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,7 +53,7 @@ def deaf_children() -> Iterator[None]:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     try:
-        with patch.object(BaseProcess, "start", start), _heard_at_last():
+        with patch.object(BaseProcess, "start", start), _stopped_at_once():
             yield
     except BaseException:
         _end_children()
@@ -60,30 +61,28 @@ def deaf_children() -> Iterator[None]:
 
 
 @contextmanager
-def _heard_at_last() -> Iterator[None]:
-    """A Ctrl-C that libraries swallow while they load is raised again at the end of the block.
+def _stopped_at_once() -> Iterator[None]:
+    """Within the block Ctrl-C ends the process itself: there is nothing to save yet.
 
-    The second one does not ask any more.
+    An exception would not do: what loads is not made for it, and either swallows it or waits for
+    ever for a process that has gone.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    heard: list[int] = []
 
-    def hear(number: int, frame: Any) -> None:
-        heard.append(number)
-        if len(heard) > 1:
-            _end_children()
-            os._exit(130)
-        raise KeyboardInterrupt
+    def stop(number: int, frame: Any) -> None:
+        print("arrol generate: interrupted.", file=sys.stderr, flush=True)
+        _end_children()
+        os._exit(130)
 
-    before = signal.signal(signal.SIGINT, hear)
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, stop) for number in signals}
     try:
         yield
-        if heard:
-            raise KeyboardInterrupt
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _end_children() -> None:

@@ -35,10 +35,9 @@ class PruningWorkerExtension:
         pruner = self._arrol_pruner()
         loaded = self._arrol_head(base64.b64decode(head)) if head else None
         size = self.model_runner.model_config.get_hidden_size()
-        if getattr(loaded, "hidden_size", size) != size:
-            raise ArrolError(
-                f"the head's hidden_size is {loaded.hidden_size}; allowed is {size}, the model's."
-            )
+        found = getattr(loaded, "hidden_size", size)
+        if found != size:
+            raise ArrolError(f"the head's hidden_size is {found}; allowed is {size}, the model's.")
         pruner.load_head(loaded)
         return self.arrol_status()
 
