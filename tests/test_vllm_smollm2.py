@@ -26,6 +26,7 @@ from arrol.head import QualityHead
 from arrol.records import FinishReason, Mode
 
 L_DETECT = 6
+KEPT = []  # an engine that is given up takes along what all engines of the process share
 QUESTIONS = ["What is 2 plus 2?", "What is the capital of France?", "Name a colour.", "Count to 5."]
 
 
@@ -41,7 +42,9 @@ def backend(folder):
         max_model_len=128, max_num_seqs=5, enforce_eager=True, dtype="float32", seed=0,
         kv_cache_memory_bytes=2**27,
     )  # fmt: skip
-    backend = PruningLLM(LLM(model=str(folder), **arguments))
+    llm = LLM(model=str(folder), **arguments)
+    KEPT.append(llm)
+    backend = PruningLLM(llm)
     head = QualityHead(576, seed=4)
     head.version = 1
     backend.load_head(head)
