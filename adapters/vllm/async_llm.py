@@ -10,14 +10,7 @@ from typing import Any
 from arrol.adapters.vllm.frontend import Frontend, check_keys
 from arrol.adapters.vllm.outputs import failed
 from arrol.adapters.vllm.request import RolloutRequest, TokenRollout
-from arrol.adapters.vllm.support import (
-    check_equipped,
-    check_single,
-    end_tokens,
-    find_sentinel,
-    seeds_crash,
-)
-from arrol.errors import check_integer
+from arrol.adapters.vllm.support import check_engine, seeds_crash
 from arrol.plan import PruningPlan
 
 
@@ -42,13 +35,7 @@ class PruningAsyncLLM(Frontend):
         self, llm: Any, engine: int = 0, sentinel: int | None = None, keep_hidden: bool = True
     ) -> None:
         config = llm.vllm_config
-        check_equipped(config)
-        check_single(config)
-        vocab_size = config.model_config.get_vocab_size()
-        if sentinel is None:
-            tokenizer = None if config.model_config.skip_tokenizer_init else llm.get_tokenizer()
-            sentinel = find_sentinel(tokenizer, vocab_size, end_tokens(config.model_config))
-        check_integer("sentinel", sentinel, 0, vocab_size - 1)
+        sentinel = check_engine(config, llm.get_tokenizer, sentinel)
         super().__init__(engine, sentinel, keep_hidden, seeds_crash(config))
         self.llm = llm
         self._names = 0
@@ -77,11 +64,10 @@ class PruningAsyncLLM(Frontend):
         """
         params = self.one(request)
         self._names += 1
-        prompt = request.prompt
-        given = prompt if isinstance(prompt, str) else {"prompt_token_ids": list(prompt)}
+        name = f"arrol-{self._names}"
         last = None
         try:
-            async for output in self.llm.generate(given, params, f"arrol-{self._names}"):
+            async for output in self.llm.generate(request.vllm_prompt, params, name):
                 last = output
             assert last is not None
             answers = await self._call("arrol_take", json.dumps([request.key]))

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from arrol.adapters.vllm.generate import CONTROLLER_FILE
 from arrol.columns import Floats
 from arrol.config import PruningConfig
 from arrol.controller import PruningController
@@ -27,7 +28,6 @@ from arrol.head import QualityHead
 from arrol.head_trainer import HeadConfig, HeadTrainer
 from arrol.records import Rollout
 
-CONTROLLER_FILE = "controller.json"
 BATCH_SIZE = 64
 STEPS = 150  #: gradient steps that a head gets at least, but no more than MAX_EPOCHS passes
 MAX_EPOCHS = 100

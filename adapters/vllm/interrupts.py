@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.process import BaseProcess
@@ -20,18 +20,22 @@ CHILD_SECONDS = 3.0  #: that an engine process has to end by itself
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
     """Within the block SIGTERM and SIGHUP end the run as Ctrl-C does: no engine outlives it."""
+    with _handled(signal.default_int_handler, signal.SIGTERM, signal.SIGHUP):
+        yield
+
+
+@contextmanager
+def _handled(handler: Callable[[int, Any], Any], *signals: signal.Signals) -> Iterator[None]:
+    """Within the block these signals go to ``handler``; only the main thread can have it so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {
-        number: signal.signal(number, signal.default_int_handler)
-        for number in (signal.SIGTERM, signal.SIGHUP)
-    }
+    before = {number: signal.signal(number, handler) for number in signals}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 @contextmanager
@@ -67,22 +71,14 @@ def _stopped_at_once() -> Iterator[None]:
     An exception would not do: what loads is not made for it, and either swallows it or waits for
     ever for a process that has gone.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
 
     def stop(number: int, frame: Any) -> None:
         print("arrol generate: interrupted.", file=sys.stderr, flush=True)
         _end_children()
         os._exit(130)
 
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.signal(number, stop) for number in signals}
-    try:
+    with _handled(stop, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _end_children() -> None:

@@ -13,15 +13,8 @@ from arrol.adapters.vllm.frontend import Ended, Frontend, check_keys
 from arrol.adapters.vllm.liveness import watched
 from arrol.adapters.vllm.outputs import failed
 from arrol.adapters.vllm.request import RolloutRequest, TokenRollout
-from arrol.adapters.vllm.support import (
-    check_equipped,
-    check_single,
-    end_tokens,
-    engine_arguments,
-    find_sentinel,
-    seeds_crash,
-)
-from arrol.errors import ArrolError, check_integer
+from arrol.adapters.vllm.support import check_engine, engine_arguments, seeds_crash
+from arrol.errors import ArrolError
 from arrol.plan import PruningPlan
 
 FETCH = 64  #: finished rollouts that wait for one fetch of their records
@@ -65,14 +58,7 @@ class PruningLLM(Frontend):
         self, llm: Any, engine: int = 0, sentinel: int | None = None, keep_hidden: bool = True
     ) -> None:
         config = llm.llm_engine.vllm_config
-        check_equipped(config)
-        check_single(config)
-        model = config.model_config
-        vocab_size = model.get_vocab_size()
-        if sentinel is None:
-            tokenizer = None if model.skip_tokenizer_init else llm.get_tokenizer()
-            sentinel = find_sentinel(tokenizer, vocab_size, end_tokens(model))
-        check_integer("sentinel", sentinel, 0, vocab_size - 1)
+        sentinel = check_engine(config, llm.get_tokenizer, sentinel)
         super().__init__(engine, sentinel, keep_hidden, seeds_crash(config))
         self.llm = llm
         self._batches = 0
@@ -171,7 +157,7 @@ class PruningLLM(Frontend):
                     name = f"arrol-{self._batches}-{number}"
                     sampling.output_kind = _final_only()
                     try:
-                        engine.add_request(name, _prompt(request), sampling)
+                        engine.add_request(name, request.vllm_prompt, sampling)
                     except (TypeError, ValueError, VLLMValidationError) as error:
                         meter.done += 1
                         yield failed(request, str(error))
@@ -254,12 +240,6 @@ class _Meter:
         self._report(
             Progress(self._total, self.done, running, status["pruned"], status["tokens"], seconds)
         )
-
-
-def _prompt(request: RolloutRequest) -> Any:
-    if isinstance(request.prompt, str):
-        return request.prompt
-    return {"prompt_token_ids": list(request.prompt)}
 
 
 def _final_only() -> Any:

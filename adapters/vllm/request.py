@@ -42,6 +42,13 @@ class RolloutRequest(Request):
         if self.detect_length is not None:
             check_integer("detect_length", self.detect_length, 1)
 
+    @property
+    def vllm_prompt(self) -> Any:
+        """The prompt as vLLM's engines take it."""
+        if isinstance(self.prompt, str):
+            return self.prompt
+        return {"prompt_token_ids": list(self.prompt)}
+
 
 @dataclass(frozen=True, slots=True)
 class TokenRollout(Rollout):

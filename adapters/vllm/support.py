@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from arrol.errors import ArrolError
+from arrol.errors import ArrolError, check_integer
 
 TESTED = ("0.28", "0.32")  #: releases of vLLM that the tests run on
 OLDEST = (0, 28)  #: below it, vLLM lacks what the shims read
@@ -154,6 +154,28 @@ def end_tokens(model_config: Any) -> set[int]:
     """Tokens that end a text by the model's generation config."""
     ends = (model_config.try_get_generation_config() or {}).get("eos_token_id") or []
     return set(ends) if isinstance(ends, list) else {ends}
+
+
+def check_engine(config: Any, get_tokenizer: Callable[[], Any], sentinel: int | None) -> int:
+    """See that an engine can prune; gives its sentinel.
+
+    Args:
+        config: vLLM's ``VllmConfig``.
+        get_tokenizer: asked only where the sentinel has to be found.
+        sentinel: the user's, or None to find one.
+
+    Raises:
+        ArrolError: as :func:`check_equipped`, :func:`check_single` and :func:`find_sentinel`.
+    """
+    check_equipped(config)
+    check_single(config)
+    model = config.model_config
+    vocab_size = model.get_vocab_size()
+    if sentinel is None:
+        tokenizer = None if model.skip_tokenizer_init else get_tokenizer()
+        sentinel = find_sentinel(tokenizer, vocab_size, end_tokens(model))
+    check_integer("sentinel", sentinel, 0, vocab_size - 1)
+    return sentinel
 
 
 def find_sentinel(tokenizer: Any, vocab_size: int, ends: Collection[int] = ()) -> int:
