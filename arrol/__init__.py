@@ -12,6 +12,12 @@ Source of the method: Xu et al., "Prune as You Generate: Online Rollout Pruning 
 Better RLVR", arXiv 2603.24840. Where this implementation differs, the docstring says so.
 """
 
+from pkgutil import extend_path
+
+# Where this folder comes first on the path (python -m, python -c in a clone) and the project is
+# installed as a wheel, arrol.sim and arrol.adapters lie there.
+__path__ = extend_path(__path__, __name__)
+
 from arrol.advantages import AdvantageKind, advantages
 from arrol.backend import Backend
 from arrol.calibration import CalibrationTable, CalibratorKind, fit_calibration
