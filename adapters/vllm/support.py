@@ -10,8 +10,8 @@ from typing import Any
 
 from arrol.errors import ArrolError, check_integer
 
-TESTED = ("0.28", "0.32")  #: releases of vLLM that the tests run on
-OLDEST = (0, 28)  #: below it, vLLM lacks what the shims read
+TESTED = ("0.24", "0.28", "0.32")  #: releases of vLLM that the tests run on
+OLDEST = (0, 24)  #: below it, vLLM lacks what the shims read
 PROCESSOR = "arrol.adapters.vllm.processor:PruningLogitsProcessor"
 EXTENSION = "arrol.adapters.vllm.worker.PruningWorkerExtension"
 

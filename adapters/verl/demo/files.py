@@ -1,0 +1,95 @@
+"""The demo's files: the tiny model and the prompts, made once for each work folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arrol.adapters.verl.demo.arithmetic import draw, question
+from arrol.errors import ArrolError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+_SEED = 1
+_PROMPTS = {"train": 1024, "val": 64}
+
+
+def work_folder(config: DictConfig) -> Path:
+    """``config.demo_dir`` as an absolute path; :class:`ArrolError` if no folder can be there."""
+    folder = Path(str(config.demo_dir)).expanduser().resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ArrolError(f"demo_dir {str(folder)!r} can't be made: {reason}.") from None
+    return folder
+
+
+def make(folder: Path) -> None:
+    """Write ``folder/data`` (the model and the prompts) unless it is there.
+
+    The files are made under another name and renamed at the end, so a killed demo leaves no half.
+
+    Raises:
+        ArrolError: the folder can't be written to.
+    """
+    target = folder / "data"
+    if target.exists():
+        return
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=".data.", dir=folder))
+        try:
+            _write(temporary)
+            temporary.chmod(0o755)
+            _rename(temporary, target)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ArrolError(f"demo_dir {str(folder)!r} can't be written to: {reason}.") from None
+
+
+def _rename(temporary: Path, target: Path) -> None:
+    try:
+        os.rename(temporary, target)
+    except OSError:
+        if not target.is_dir():  # if it is, another demo was faster: the same files
+            raise
+
+
+def _write(folder: Path) -> None:
+    from arrol.adapters.verl.demo.model import make_model, make_tokenizer
+    from arrol.adapters.verl.demo.pretrain import pretrain
+
+    print("Training the demo's model to add (once, about 20 s) ...", flush=True)
+    tokenizer = make_tokenizer()
+    model = make_model(_SEED)
+    right = pretrain(model, tokenizer, _SEED)
+    print(f"It writes a whole answer right with probability {right:.2f}.", flush=True)
+    model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    seed = 2**20  # away from the seeds of the model's own training
+    for name, count in _PROMPTS.items():
+        seed += 1
+        _write_prompts(folder / f"{name}.parquet", draw(count, seed))
+
+
+def _write_prompts(path: Path, pairs: list[tuple[int, int]]) -> None:
+    import pandas as pd
+
+    pd.DataFrame([_row(index, *pair) for index, pair in enumerate(pairs)]).to_parquet(path)
+
+
+def _row(index: int, first: int, second: int) -> dict[str, Any]:
+    """One prompt in the columns that verl's datasets have."""
+    return {
+        "data_source": "arrol-demo",
+        "prompt": [{"role": "user", "content": question(first, second)}],
+        "ability": "math",
+        "reward_model": {"style": "rule", "ground_truth": str(first + second)},
+        "extra_info": {"index": index},
+    }

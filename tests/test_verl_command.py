@@ -1,0 +1,290 @@
+"""``python -m arrol.adapters.verl_run``: help, configuration, recipes, mistakes, launch."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("verl", reason="verl is not installed")
+
+import verl.trainer.main_ppo as main_ppo
+from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
+from ray.exceptions import RayTaskError
+from verl.experimental.reward_loop.reward_manager.dapo import DAPORewardManager
+
+from arrol.adapters.verl import command
+from arrol.adapters.verl.composition import HERE, compose_config
+from arrol.adapters.verl.settings import Settings
+from arrol.errors import ArrolError
+from arrol.records import Mode
+
+RECIPES = sorted(path.stem for path in (HERE / "recipes").glob("[!_]*.yaml"))
+PAPER = [name for name in RECIPES if name != "dr_grpo"]
+BASE = "grpo_qwen3_1.7b_base"
+MODELS = {
+    "qwen3_1.7b_base": "Qwen/Qwen3-1.7B-Base",
+    "qwen3_4b_base": "Qwen/Qwen3-4B-Base",
+    "qwen3_8b_base": "Qwen/Qwen3-8B-Base",
+    "llama3.2_1b_instruct": "meta-llama/Llama-3.2-1B-Instruct",
+}
+
+
+def run(*arguments, code=""):
+    """Run the command in a process of its own."""
+    python = [sys.executable, "-P"]
+    start = [*python, "-c", code] if code else [*python, "-m", "arrol.adapters.verl_run"]
+    return subprocess.run(
+        [*start, *arguments], capture_output=True, text=True, encoding="utf-8", timeout=300
+    )
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Overrides that name data files which are there."""
+    file = tmp_path / "data.parquet"
+    file.touch()
+    return [f"data.train_files={file}", f"data.val_files={file}"]
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """What ``run_ppo`` is called with, in place of a training."""
+    calls = []
+    monkeypatch.setattr(
+        main_ppo,
+        "run_ppo",
+        lambda config, task_runner_class: calls.append((config, task_runner_class)),
+    )
+    return calls
+
+
+# Light imports
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--print-config"], ["arrol.keep_ratio=2"], ["trainer.loger=x"], ["recipes=x"],
+     ["algorithm.adv_estimator=gae"]],
+)  # fmt: skip
+def test_nothing_heavy_is_imported_for_help_or_a_mistake(arguments):
+    result = run(
+        *arguments,
+        code="import sys; from arrol.adapters.verl.command import main; main(); "
+        "print('HEAVY', sorted({'torch', 'ray', 'vllm', 'verl'} & set(sys.modules)))",
+    )
+    assert result.stdout.endswith("HEAVY []\n")
+
+
+# Help and configuration
+
+
+def test_the_help_fits_80_columns_and_has_every_key():
+    text = command.help_text()
+    place = str(HERE / "recipes")
+    assert all(len(line) <= 80 for line in text.splitlines() if place not in line)
+    assert place in text
+    assert all(name in text for name in RECIPES)
+    assert text.count("python -m arrol.adapters.verl_run recipes=") == 3
+    group = OmegaConf.create(text[text.index("\narrol:") :])
+    assert group.arrol == compose_config().arrol
+
+
+def test_every_key_of_the_group_has_a_comment():
+    lines = (HERE / "verl_run.yaml").read_text(encoding="utf-8").splitlines()
+    lines = lines[lines.index("arrol:") :]
+    for before, line in pairwise(lines):
+        if re.match(r" +\w+:", line):
+            assert before.strip(), f"nothing above {line!r}"
+
+
+def test_what_is_printed_reads_back():
+    overrides = [f"recipes={BASE}", "arrol.keep_ratio=0.3", "+trainer.mine=1"]
+    result = run("--print-config", *overrides)
+    assert result.returncode == 0
+    assert OmegaConf.create(result.stdout) == compose_config(overrides)
+    assert "mode: 'on'" in result.stdout
+
+
+def test_a_part_is_printed_under_its_name(capsys):
+    assert command.main(["--print-config", "arrol", "arrol.seed=4"]) == 0
+    assert OmegaConf.create(capsys.readouterr().out) == {
+        "arrol": compose_config(["arrol.seed=4"]).arrol
+    }
+    assert command.main(["arrol.mode=off", "--print-config", "arrol.mode"]) == 0
+    assert capsys.readouterr().out == "arrol:\n  mode: 'off'\n"
+    assert command.main(["--print-config", "trainer.loger"]) == 2
+    assert "such as trainer.logger." in capsys.readouterr().err
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    line = f"{sys.executable} -P -m arrol.adapters.verl_run --print-config | head -1"
+    result = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=300)
+    assert result.stderr == ""
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["arrol.keep_ratio=abc"], r"arrol\.keep_ratio is 'abc'; allowed is a number above 0"),
+        (["arrol.keepratio=.4"], r"arrol\.keepratio is no setting; .* arrol\.keep_ratio"),
+        (["data.trainfiles=a"], r"data\.trainfiles is no setting; .* data\.train_files"),
+        (["+arrol.zebra=1"], r"arrol\.zebra is no setting; allowed is what --print-config prints"),
+        (["keep_ratio"], r"'keep_ratio' is no override; allowed is key=value"),
+        (["arrol.keep_ratio=["], r"'arrol\.keep_ratio=\[' is no override"),
+        (["arrol.seed=${a.b}"], r"arrol\.seed can't be read: Interpolation key 'a\.b' not found"),
+        (["recipes=grpo"], rf"recipes is grpo; allowed is one of {', '.join(RECIPES)}"),
+        (["data=mine"], r"data is mine; allowed is one of legacy_data"),
+        (["hydra.searchpath=[file:///none]"], r"hydra\.searchpath is file:///none; allowed are"),
+        (["--multirun"], r"--multirun is no option; allowed are --help"),
+        (["arrol.mode=off", "actor_rollout_ref.model.path=./none"], r"model\.path is '\./none'"),
+        ([f"recipes={BASE}"], r"data\.train_files is 'data/dapo-math-17k\.parquet'; allowed"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_sentence(arguments, said, capsys, launched):
+    assert command.main(arguments) == 2
+    printed = capsys.readouterr()
+    assert re.fullmatch(rf"verl_run: .*{said}.*\.\n", printed.err)
+    assert printed.out == ""
+    assert not launched
+
+
+def test_what_verl_refuses_is_one_sentence(data, capsys, launched):
+    mode = "actor_rollout_ref.actor.loss_agg_mode=mean"
+    assert command.main([f"recipes={BASE}", *data, mode]) == 2
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1
+    assert "verl refuses its configuration" in error
+    assert "Invalid loss_agg_mode: mean" in error
+
+
+def test_a_mistake_found_inside_ray_is_one_sentence(monkeypatch, capsys):
+    inner = RayTaskError("server", "Traceback ...", ArrolError("sentinel is 9; allowed is 8."))
+    outer = RayTaskError("run", "Traceback ...", inner.as_instanceof_cause())
+
+    def fail(arguments):
+        raise outer.as_instanceof_cause()
+
+    monkeypatch.setattr(command, "run", fail)
+    assert command.main([]) == 2
+    assert capsys.readouterr().err == "verl_run: sentinel is 9; allowed is 8.\n"
+
+
+def test_any_other_error_keeps_its_traceback(monkeypatch):
+    def fail(arguments):
+        raise RayTaskError("run", "Traceback ...", ValueError("a bug")).as_instanceof_cause()
+
+    monkeypatch.setattr(command, "run", fail)
+    with pytest.raises(RayTaskError) as caught:
+        command.main([])
+    assert str(caught.value.cause) == "a bug"
+
+
+def test_an_interrupt_ends_with_130(monkeypatch, capsys):
+    def interrupt(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "run", interrupt)
+    assert command.main([]) == 130
+    assert capsys.readouterr().err == "verl_run: interrupted.\n"
+
+
+# Launch
+
+
+@pytest.mark.parametrize(("use_v1", "runner"), [(True, "TaskRunnerV1"), (False, "TaskRunner")])
+def test_off_is_plain_verl(data, launched, use_v1, runner):
+    """The configuration is, key for key, what verl's own entry point composes."""
+    words = [*data, f"trainer.use_v1={use_v1}", "algorithm.adv_estimator=grpo",
+             "actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.model.path=some/model",
+             "actor_rollout_ref.actor.use_dynamic_bsz=true"]  # fmt: skip
+    assert command.main([*words, "arrol.mode=off"]) == 0
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        plain = compose("ppo_trainer", overrides=words)
+    ((config, task_runner),) = launched
+    assert config == plain
+    assert list(config) == list(plain)
+    assert OmegaConf.is_struct(config) == OmegaConf.is_struct(plain)
+    assert task_runner.__ray_metadata__.class_name.split(".")[-1] == runner
+
+
+@pytest.mark.parametrize("mode", ["shadow", "on"])
+def test_pruning_has_a_task_runner_of_its_own(data, launched, mode):
+    assert command.main([f"recipes={BASE}", *data, f"arrol.mode={mode}"]) == 0
+    ((config, task_runner),) = launched
+    assert Settings.from_config(config).mode == mode
+    assert task_runner.__ray_metadata__.class_name.split(".")[-1] == "PruningTaskRunner"
+
+
+def test_a_mistake_ends_before_a_demo_is_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert command.main(["demo=cpu", "arrol.keep_ratio=3"]) == 2
+    assert "arrol.keep_ratio is 3" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+# Recipes
+
+
+@pytest.mark.parametrize("recipe", PAPER)
+@pytest.mark.parametrize("variant", ["", ",dr_grpo"])
+def test_a_recipe_is_one_that_verl_and_we_accept(recipe, variant):
+    config = compose_config([f"recipes=[{recipe}{variant}]"])
+    settings = Settings.from_config(config)
+    command.validate(config)
+    OmegaConf.to_container(config, resolve=True)
+    assert settings.mode is Mode.ON
+    assert (settings.pruning.keep_ratio, settings.pruning.target_ratio) == (0.5, 0.5)
+    assert (settings.pruning.detect_length, settings.pruning.cold_start_steps) == (512, 20)
+    algorithm, _, model = recipe.partition("_")
+    actor = config.actor_rollout_ref
+    assert actor.model.path == MODELS[model]
+    assert (actor.actor.optim.lr, actor.rollout.n, actor.rollout.val_kwargs.n) == (1e-6, 16, 16)
+    assert actor.rollout.response_length == 8192
+    assert config.trainer.experiment_name == recipe
+    assert actor.actor.clip_ratio_high == (0.28 if algorithm == "dapo" else 0.2)
+    assert config.algorithm.filter_groups.enable == (algorithm == "dapo")
+    assert config.algorithm.norm_adv_by_std_in_grpo == (not variant)
+
+
+def test_every_model_has_both_algorithms():
+    assert set(PAPER) == {
+        f"{algorithm}_{model}" for algorithm in ("grpo", "dapo") for model in MODELS
+    }
+
+
+def test_overlong_shaping_is_where_verl_reads_it():
+    config = compose_config([f"recipes=dapo_{BASE.removeprefix('grpo_')}"])
+    assert config.reward.reward_manager.name == "dapo"
+    assert config.algorithm.filter_groups.metric == "acc"
+    assert config.actor_rollout_ref.actor.loss_agg_mode == "token-mean"
+    manager = DAPORewardManager.__new__(DAPORewardManager)
+    manager.__init__(config, tokenizer=None, compute_score=lambda **kw: 0.0)
+    assert manager.max_resp_len == 8192
+    assert manager.overlong_buffer_cfg.enable
+    assert 0 < manager.overlong_buffer_cfg.len < 8192
+
+
+def test_dr_grpo_divides_by_no_deviation_and_by_no_length_of_its_own():
+    config = compose_config([f"recipes=[{BASE},dr_grpo]"])
+    assert config.actor_rollout_ref.actor.loss_agg_mode == "seq-mean-token-sum-norm"
+    assert config.actor_rollout_ref.actor.loss_scale_factor == 8192
+
+
+def test_a_folder_of_one_s_own_brings_recipes(tmp_path):
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "mine.yaml").write_text(
+        f"# @package _global_\ndefaults: [{BASE}, _self_]\narrol: {{keep_ratio: 0.3}}\n"
+    )
+    config = compose_config([f"hydra.searchpath=[file://{Path(tmp_path)}]", "recipes=mine"])
+    assert config.arrol.keep_ratio == 0.3
+    assert config.actor_rollout_ref.rollout.n == 16
