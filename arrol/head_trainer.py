@@ -7,7 +7,6 @@ is the same here, and the actor's graph needs no change.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,55 +17,17 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from arrol.columns import Floats, Integers, as_columns, check_column, check_outcomes
-from arrol.errors import ArrolError, check_integer, check_range
+from arrol.errors import ArrolError, check_integer
 from arrol.files import write_atomically
 from arrol.head import QualityHead
 from arrol.head_buffer import HeadBuffer, HeadRows, as_half
+from arrol.head_config import HeadConfig
 from arrol.head_files import pack, read_file, unpack
 from arrol.head_metrics import score_metrics
 from arrol.head_state import restore, snapshot
 from arrol.seen_scores import is_score
 
 STATE_FILE = "head_trainer.safetensors"
-
-
-@dataclass(frozen=True)
-class HeadConfig:
-    """Everything that the training of the head depends on. The paper gives none of it.
-
-    Attributes:
-        width: units between the head's two layers; None for max(16, H/4).
-        learning_rate: AdamW's.
-        weight_decay: AdamW's, on the two weight matrices; biases do not decay.
-        batch_size: rows of a gradient step, at most.
-        epochs: passes over the buffer in each round.
-        buffer_rows: newest labelled rows that are trained on.
-        max_weight: cap on a row's weight 1/p; 1 turns weighting off.
-        seed: of the initial weights and of the order of rows.
-
-    Raises:
-        ArrolError: a value is outside its range.
-    """
-
-    width: int | None = None
-    learning_rate: float = 1e-3
-    weight_decay: float = 0.01
-    batch_size: int = 256
-    epochs: int = 2
-    buffer_rows: int = 8_192
-    max_weight: float = 10.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.width is not None:
-            check_integer("width", self.width, 1)
-        check_range("learning_rate", self.learning_rate, 0, 1, open_low=True)
-        check_range("weight_decay", self.weight_decay, 0, 1)
-        check_integer("batch_size", self.batch_size, 1)
-        check_integer("epochs", self.epochs, 1)
-        check_integer("buffer_rows", self.buffer_rows, 1)
-        check_range("max_weight", self.max_weight, 1)
-        check_integer("seed", self.seed, 0, 2**63 - 1)
 
 
 class HeadTrainer:

@@ -216,6 +216,19 @@ def test_off_is_plain_verl(data, launched, use_v1, runner):
     assert task_runner.__ray_metadata__.class_name.split(".")[-1] == runner
 
 
+def test_what_refers_to_our_group_keeps_its_value_in_plain_verl():
+    config = compose_config(
+        ["arrol.mode=off", "trainer.experiment_name='run-${arrol.mode}'",
+         "trainer.logger=[console,'${arrol.preset}']"]
+    )  # fmt: skip
+    plain = OmegaConf.to_container(command.plain_config(config))
+    assert "arrol" not in plain
+    assert plain["trainer"]["experiment_name"] == "run-off"
+    assert plain["trainer"]["logger"] == ["console", "balanced"]
+    local = plain["trainer"]["default_local_dir"]  # verl's own, untouched
+    assert local == "checkpoints/${trainer.project_name}/${trainer.experiment_name}"
+
+
 @pytest.mark.parametrize("mode", ["shadow", "on"])
 def test_pruning_has_a_task_runner_of_its_own(data, launched, mode):
     assert command.main([f"recipes={BASE}", *data, f"arrol.mode={mode}"]) == 0

@@ -17,7 +17,7 @@ from arrol.adapters.verl.composition import compose_config, keys_of
 from arrol.adapters.verl.settings import KEYS, Settings, check_files, nearest
 from arrol.config import Preset, PruningConfig
 from arrol.errors import ArrolError
-from arrol.head_trainer import HeadConfig
+from arrol.head_config import HeadConfig
 from arrol.records import Mode
 
 ROLLOUT = "actor_rollout_ref.rollout"

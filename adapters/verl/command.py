@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 CLOSED = 141  #: exit code where the reader of the output has gone, as shells give it
 PRINT = "--print-config"
+_OURS = re.compile(r"\$\{[^}]*\b(arrol|demo)\b")
 
 HELP = """\
 Train with verl, with rollouts pruned while they are generated.
@@ -139,16 +141,21 @@ def validate(config: DictConfig) -> None:
         )
     except (AssertionError, ValueError, TypeError, NotImplementedError,
             HydraException, OmegaConfBaseException) as error:  # fmt: skip
-        text = " ".join(str(error).split()) or type(error).__name__
+        reason = (error.__cause__ if isinstance(error, HydraException) else None) or error
+        text = " ".join(str(reason).split()) or type(reason).__name__
         raise ArrolError(f"verl refuses its configuration: {text.rstrip('.')}.") from error
 
 
 def plain_config(config: DictConfig) -> DictConfig:
-    """The configuration without what is ours: what verl alone would have composed."""
+    """The configuration without what is ours: what verl alone would have composed.
+
+    Where the user's settings refer to ours (``run-${arrol.mode}``), the values stay.
+    """
     from omegaconf import open_dict
 
     plain = config.copy()
     with open_dict(plain):
+        _settle(plain)
         plain.pop("arrol", None)
         plain.pop("demo", None)
     return plain
@@ -177,6 +184,17 @@ def help_text() -> str:
         demo=demo,
         group=text[text.index("# null is") :].rstrip(),
     )
+
+
+def _settle(node: Any) -> None:
+    """Put values where something refers to the groups that are about to go."""
+    for key in list(node) if hasattr(node, "keys") else range(len(node)):
+        child = node._get_node(key)
+        if child._is_interpolation():
+            if _OURS.search(str(child._value())):
+                node[key] = node[key]
+        elif not (child._is_none() or child._is_missing()) and hasattr(child, "_get_node"):
+            _settle(child)
 
 
 def _runner(config: DictConfig, mode: Mode) -> Any:

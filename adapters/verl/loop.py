@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from arrol.adapters.verl.checkpoints import FOLDER
+from arrol.adapters.verl.rollout_log import write_rollouts
 from arrol.adapters.verl.rollouts import Row, as_rollouts, loss_counts
 from arrol.adapters.verl.settings import Settings
 from arrol.adapters.vllm.pruner import Record, unpack
@@ -24,7 +26,6 @@ from arrol.head_trainer import HeadTrainer
 from arrol.plan import PruningPlan
 from arrol.records import Mode, Rollout
 
-FOLDER = "arrol"  #: of a checkpoint, beside verl's
 CONTROLLER = "controller.json"
 RUN = "run.json"
 
@@ -78,11 +79,12 @@ class PruningLoop:
             self._counts.update({name: status[name] for name in ("tokens", "decided", "pruned")})
 
     def observe(
-        self, sampled: Sequence[Row], left: Sequence[Row], refilled: int
+        self, step: int, sampled: Sequence[Row], left: Sequence[Row], refilled: int
     ) -> dict[str, float]:
         """Learn from a step's rollouts; gives its metrics, named ``arrol/…``.
 
         Args:
+            step: number of the training step.
             sampled: rows of the groups that are trained on, with the outcomes of the survivors.
             left: rows of groups that were filtered by their outcomes, or in surplus.
             refilled: prompts that were asked for beyond the batch.
@@ -96,6 +98,8 @@ class PruningLoop:
         )
         found = self.controller.observe(rollouts, outcomes)
         self._learn(rollouts, outcomes)
+        if self.settings.rollouts is not None:
+            write_rollouts(Path(self.settings.rollouts), step, rows, rollouts)
         metrics = {f"arrol/{name}": value for name, value in found.items()}
         metrics |= {f"arrol/{name}": float(v) for name, v in asdict(leftovers).items()}
         reasons = loss_counts(sampled, {row.uid for row in sampled})

@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from arrol.config import Preset, PruningConfig
 from arrol.errors import ArrolError, as_member, check_integer, check_range
+from arrol.head_config import HeadConfig
 from arrol.records import Mode
-
-if TYPE_CHECKING:
-    from arrol.head_trainer import HeadConfig
 
 ROLLOUT = "actor_rollout_ref.rollout"
 Value = TypeVar("Value")
@@ -41,7 +39,7 @@ HEAD_KEYS = {
     for name in ("width", "learning_rate", "weight_decay", "batch_size", "epochs", "buffer_rows",
                  "max_weight", "seed")
 }  # fmt: skip
-OTHER_KEYS = ("mode", "preset", "outcome.metric", "outcome.threshold", "sentinel")
+OTHER_KEYS = ("mode", "preset", "outcome.metric", "outcome.threshold", "sentinel", "rollouts")
 KEYS = (*PRUNING_KEYS, *HEAD_KEYS, *OTHER_KEYS)
 
 #: What a key of verl's must be where rollouts are pruned or decided on, and why.
@@ -81,6 +79,7 @@ class Settings:
             for "acc" where it returns that, else the reward itself.
         outcome_threshold: a rollout is right above it.
         sentinel: token id that ends pruned rollouts; None to find one.
+        rollouts: folder that every step's rollouts are written to; None for none.
     """
 
     mode: Mode
@@ -90,6 +89,7 @@ class Settings:
     outcome_metric: str | None = None
     outcome_threshold: float = 0.0
     sentinel: int | None = None
+    rollouts: str | None = None
 
     @classmethod
     def from_config(cls, config: Any) -> Settings:
@@ -113,10 +113,12 @@ class Settings:
         sentinel = values.get("sentinel")
         if sentinel is not None:
             check_integer("arrol.sentinel", sentinel, 0)
+        folder = values.get("rollouts")
+        if folder is not None and (not isinstance(folder, str) or not folder):
+            raise ArrolError(f"arrol.rollouts is {folder!r}; allowed is a folder or null.")
         if mode is not Mode.OFF:
             _check_verl(config, pruning.detect_length)
-        # Last, as it is what needs torch.
-        return cls(mode, preset, pruning, _head(values), metric, float(threshold), sentinel)
+        return cls(mode, preset, pruning, _head(values), metric, float(threshold), sentinel, folder)
 
 
 def check_files(config: Any) -> None:
@@ -206,8 +208,6 @@ def _pruning(mode: Mode, preset: Preset, values: Mapping[str, Any]) -> PruningCo
 
 
 def _head(values: Mapping[str, Any]) -> HeadConfig:
-    from arrol.head_trainer import HeadConfig
-
     return _named(HEAD_KEYS, lambda: HeadConfig(**_chosen(values, HEAD_KEYS)))
 
 

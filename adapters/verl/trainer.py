@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -24,6 +25,7 @@ from verl.utils.seqlen_balancing import log_seqlen_unbalance
 from verl.utils.tensordict_utils import assign_non_tensor_stack
 
 from arrol.adapters.verl.batching import BatchPlan, arrange, largest_divisor, plan_batches
+from arrol.adapters.verl.checkpoints import mend_marker
 from arrol.adapters.verl.client import PruningClient
 from arrol.adapters.verl.loop import PruningLoop
 from arrol.adapters.verl.replay_buffer import TRAIN, PruningReplayBuffer
@@ -117,7 +119,7 @@ class PruningTrainer(PPOTrainerSync):
         with marked_timer("arrol_observe", self.timing_raw):
             scored = {row.row_key: row for row in self._read(batch.keys, batch.tags)}
             rows = [scored.get(row.row_key, row) for row in buffer.sampled]
-            metrics.update(self.loop.observe(rows, buffer.left, buffer.refilled))
+            metrics.update(self.loop.observe(self.global_steps, rows, buffer.left, buffer.refilled))
         with marked_timer("arrol_head", self.timing_raw):
             metrics.update(self.loop.train_head())
         return self._lay_out(batch, metrics)
@@ -217,6 +219,12 @@ class PruningTrainer(PPOTrainerSync):
         self.loop.submitted(list(batch["uid"]), self.config.actor_rollout_ref.rollout.n)
         count: int = super()._submit_batch_to_rollout(batch)
         return count
+
+    def _load_checkpoint(self) -> None:
+        """As verl's; ours follows when the engines are there (see :meth:`on_init_end`)."""
+        if self.config.trainer.resume_mode == "auto":
+            mend_marker(Path(self.config.trainer.default_local_dir))
+        super()._load_checkpoint()
 
     def _save_checkpoint(self) -> None:
         """Ours first: verl names a checkpoint as the latest when all of it is written."""

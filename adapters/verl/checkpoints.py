@@ -1,0 +1,35 @@
+"""Which checkpoint a run goes on from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from arrol.files import write_atomically
+
+FOLDER = "arrol"  #: of a checkpoint, for what is ours
+MARKER = "latest_checkpointed_iteration.txt"  #: verl's note of the last whole checkpoint
+
+
+def mend_marker(folder: Path) -> None:
+    """Write verl's marker anew where a kill has left it empty.
+
+    verl opens the marker anew for each checkpoint, once all else is written: killed just then, it
+    leaves an empty file, which it can't read afterwards. The newest checkpoint is then whole.
+
+    Args:
+        folder: of the run's checkpoints.
+    """
+    marker = folder / MARKER
+    if not marker.is_file() or marker.read_text(encoding="utf-8").strip().isdecimal():
+        return
+    whole = [
+        int(name)
+        for path in folder.glob("global_step_*")
+        if (name := path.name.removeprefix("global_step_")).isdecimal()
+        and (path / "data.pt").is_file()
+        and (path / FOLDER).is_dir()
+    ]
+    if whole:
+        write_atomically(marker, str(max(whole)))
+    else:
+        marker.unlink()
