@@ -1,0 +1,151 @@
+"""Real training runs on a toy task: a random model learns to prefer letters with an even code."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+BATCH, GROUP, DETECT = 16, 8, 6
+OVERRIDES = (
+    "demo=cpu",
+    f"data.train_batch_size={BATCH}",
+    "data.max_response_length=24",
+    f"actor_rollout_ref.rollout.n={GROUP}",
+    "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+    "actor_rollout_ref.actor.optim.lr=3e-3",
+    f"reward.custom_reward_function.path={Path(__file__).with_name('verl_toy_reward.py')}",
+    f"arrol.detect_length={DETECT}",
+    "arrol.cold_start_steps=1",
+    "trainer.logger=[console,file]",
+)
+MARKER = "latest_checkpointed_iteration.txt"  #: verl's, of the last whole checkpoint
+#: What makes a run repeatable; verl's own switches.
+REPEATABLE = (
+    "actor_rollout_ref.rollout.full_determinism=true",
+    "actor_rollout_ref.actor.fsdp_config.full_determinism=true",
+)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run, or one that was killed.
+
+    Attributes:
+        code: exit code; negative after a signal.
+        steps: verl's metrics by step.
+        folder: its checkpoints (``ck``) and rollouts (``rollouts``).
+        log: everything that was printed.
+    """
+
+    code: int
+    steps: dict[int, dict[str, Any]]
+    folder: Path
+    log: str
+
+    def curve(self, name: str) -> list[float]:
+        """A metric along the steps."""
+        return [self.steps[step][name] for step in sorted(self.steps)]
+
+    def rollouts(self, step: int) -> list[dict[str, Any]]:
+        """Every rollout of a step."""
+        text = (self.folder / "rollouts" / f"{step}.jsonl").read_text()
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def make_files(folder: Path) -> Path:
+    """Model and prompts."""
+    import pandas as pd
+
+    from arrol.adapters.verl.demo.model import make_model, make_tokenizer
+
+    make_model(7).save_pretrained(folder / "model")
+    make_tokenizer().save_pretrained(folder / "model")
+    rows = [
+        {
+            "data_source": "toy",
+            "prompt": [{"role": "user", "content": f"{i}"}],
+            "ability": "toy",
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": i},
+        }
+        for i in range(512)
+    ]
+    pd.DataFrame(rows).to_parquet(folder / "train.parquet")
+    pd.DataFrame(rows[:8]).to_parquet(folder / "val.parquet")
+    return folder
+
+
+def train(
+    files: Path,
+    folder: Path,
+    *overrides: str,
+    until: Callable[[str], bool] | None = None,
+    program: tuple[str, ...] = ("-m", "arrol.adapters.verl_run"),
+) -> Run:
+    """Train as a user does, from the command line.
+
+    Args:
+        files: what :func:`make_files` made.
+        folder: of this run; a second run in it goes on from the first's checkpoint.
+        overrides: more settings.
+        until: kill the run, with all of its processes, when this holds of what it has printed.
+        program: what Python runs.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    metrics, log = folder / "metrics.jsonl", folder / "log.txt"
+    words = [
+        *OVERRIDES,
+        f"demo_dir={files / 'demo'}",
+        f"actor_rollout_ref.model.path={files / 'model'}",
+        f"data.train_files={files / 'train.parquet'}",
+        f"data.val_files={files / 'val.parquet'}",
+        f"trainer.default_local_dir={folder / 'ck'}",
+        f"arrol.rollouts={folder / 'rollouts'}",
+        *overrides,
+    ]
+    environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-P", *program, *words],
+            stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=folder,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            if until is not None:
+                _wait(process, log, until)
+            else:
+                process.wait()
+        finally:
+            if process.poll() is None or until is not None:
+                _kill(process)
+    lines = metrics.read_text().splitlines() if metrics.exists() else []
+    steps = {entry["step"]: entry["data"] for entry in map(json.loads, lines)}
+    return Run(process.returncode, steps, folder, log.read_text())
+
+
+def _wait(process: subprocess.Popen[bytes], log: Path, until: Callable[[str], bool]) -> None:
+    while process.poll() is None and not until(log.read_text()):
+        time.sleep(0.02)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """kill -9 of the run and of Ray's processes, which have sessions of their own."""
+    import psutil
+
+    family = [process.pid]
+    with suppress(psutil.NoSuchProcess):
+        family += [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+    for pid in family:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
