@@ -66,6 +66,23 @@ def test_public_names_are_documented_and_files_are_short(path):
     assert text.count("\n") <= 420
 
 
+def test_all_parts_are_found_from_a_clones_root():
+    # There ./arrol comes first on the path, and it holds neither part.
+    code = "import arrol.sim, arrol.adapters.vllm.command"
+    command = [sys.executable, "-c", code]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("place", ["adapters/verl", "adapters/verl/demo", "adapters/verl/recipes"])
+def test_settings_beside_the_modules_are_shipped(place):
+    spec = importlib.util.find_spec("arrol.adapters")
+    shipped = Path(spec.origin).parents[1] / place
+    wanted = {path.name for path in (ROOT / place).glob("*.yaml")}
+    assert wanted
+    assert wanted == {path.name for path in shipped.glob("*.yaml")}
+
+
 def test_types_are_shipped():
     for package in ("arrol", "arrol.sim", "arrol.adapters"):
         spec = importlib.util.find_spec(package)

@@ -14,7 +14,7 @@ try:
     from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as LogitsProcessorV2
 
     _bases += (LogitsProcessorV2,)
-except ImportError:  # vLLM 0.28 falls back to the V1 runner where a processor is given
+except ImportError:  # vLLM 0.24 and 0.28 run V1 where a processor is given
     pass
 
 

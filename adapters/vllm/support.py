@@ -46,7 +46,7 @@ def engine_arguments(**arguments: Any) -> dict[str, Any]:
     ``vllm serve`` takes the same as ``--logits-processors`` and ``--worker-extension-cls``.
 
     On a CPU, chunked prefill is off unless it is asked for: vLLM's CPU engine crashes there on
-    requests with a seed ("CPU Generator does not use offset"; seen in 0.28 and 0.32).
+    requests with a seed ("CPU Generator does not use offset"; seen in 0.24, 0.28 and 0.32).
 
     Args:
         arguments: the user's own; logits processors among them stay.
