@@ -140,7 +140,8 @@ def train_head(
 def _trainer(hidden_NH: Floats, outcomes_N: Flags, seed: int) -> HeadTrainer:
     import torch
 
-    from arrol.head_trainer import HeadConfig, HeadTrainer
+    from arrol.head_config import HeadConfig
+    from arrol.head_trainer import HeadTrainer
 
     trainer = HeadTrainer(hidden_NH.shape[1], HeadConfig(seed=seed, buffer_rows=len(hidden_NH)))
     trainer.observe(torch.from_numpy(hidden_NH).float(), outcomes_N.astype(float))

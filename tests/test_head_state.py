@@ -16,7 +16,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from arrol.head_files import pack  # noqa: E402
-from arrol.head_trainer import HeadConfig, HeadTrainer  # noqa: E402
+from arrol.head_config import HeadConfig  # noqa: E402
+from arrol.head_trainer import HeadTrainer  # noqa: E402
 
 H = 16
 QUICK = HeadConfig(width=16, learning_rate=0.02, batch_size=64, epochs=2)

@@ -19,4 +19,5 @@ class PruningClient(LLMServerClient):
 
     async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
         group = group_of(extra.get("sampling_params"))
-        return await super()._acquire_server(request_id if group is None else group, **extra)
+        server: tuple[str, Any] = await super()._acquire_server(group or request_id, **extra)
+        return server

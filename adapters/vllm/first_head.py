@@ -25,7 +25,8 @@ from arrol.controller import PruningController
 from arrol.errors import ArrolError
 from arrol.estimators import auc
 from arrol.head import QualityHead
-from arrol.head_trainer import HeadConfig, HeadTrainer
+from arrol.head_config import HeadConfig
+from arrol.head_trainer import HeadTrainer
 from arrol.records import Rollout
 
 BATCH_SIZE = 64

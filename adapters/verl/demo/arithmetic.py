@@ -1,7 +1,7 @@
 """The demo's task: additions, written out digit by digit, and which answers are right.
 
-``47+85=`` is answered by ``7+5=12;4+8+1=13;=132``: one part for each column from the right, then the
-sum. An early part that went wrong shows, as on real rollouts, before the answer is there.
+``47+85=`` is answered by ``7+5=12;4+8+1=13;=132``: one part for each column from the right, then
+the sum. An early part that went wrong shows, as on real rollouts, before the answer is there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """verl's platform for the CPU, registered on import (``VERL_USE_EXTERNAL_MODULES``).
 
-verl 0.9 trains on CUDA and NPU only. Here a CPU plays one GPU: Ray is told of a GPU that isn't there,
-memory figures are 0, and process groups use gloo.
+verl 0.9 trains on CUDA and NPU only. Here a CPU plays one GPU: Ray is told of a GPU that isn't
+there, memory figures are 0, and process groups use gloo.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _DEVICE = CpuDevice("arrol_demo_cpu_device")
 
 
 @PlatformRegistry.register(platform="cpu")
-class PlatformCpu(PlatformBase):  # type: ignore[misc]  # verl has no types
+class PlatformCpu(PlatformBase):
     """One CPU that plays one GPU. The methods are those of verl's ``PlatformBase``."""
 
     @property
@@ -124,7 +124,7 @@ class PlatformCpu(PlatformBase):  # type: ignore[misc]  # verl has no types
 
 
 def _init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -> Any:
-    """torch's own, but for verl's backend "cpu:gloo,<device>:<backend>" of a device that is a CPU."""
+    """torch's own, but for verl's "cpu:gloo,<device>:<backend>" of a device that is a CPU."""
     if backend == "cpu:gloo,cpu:gloo":
         backend = "gloo"
     return _torch_init_process_group(backend, *args, **kwargs)

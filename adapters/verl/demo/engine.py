@@ -8,6 +8,7 @@ no longer used. Loaded in every process of the engine through the entry point th
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 
@@ -15,6 +16,9 @@ def keep_weights() -> None:
     """Have every linear layer of this process compute from its own ``weight``, never packed."""
     from vllm.model_executor.layers import utils
 
+    # verl's full_determinism asks for kernels that don't depend on the rest of the batch; those
+    # that vLLM has are for GPUs, and its engine fails here where it tries to use them.
+    os.environ["VLLM_BATCH_INVARIANT"] = "0"
     utils.dispatch_cpu_unquantized_gemm = _use_plain_weight
 
 

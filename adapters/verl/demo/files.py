@@ -14,6 +14,9 @@ from arrol.errors import ArrolError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+_DATA = "data-1"
+"""The folder's name; count it up, here and in cpu.yaml, when what is made changes."""
+
 _SEED = 1
 _PROMPTS = {"train": 1024, "val": 64}
 
@@ -30,14 +33,14 @@ def work_folder(config: DictConfig) -> Path:
 
 
 def make(folder: Path) -> None:
-    """Write ``folder/data`` (the model and the prompts) unless it is there.
+    """Write ``folder/data-1`` (the model and the prompts) unless it is there.
 
     The files are made under another name and renamed at the end, so a killed demo leaves no half.
 
     Raises:
         ArrolError: the folder can't be written to.
     """
-    target = folder / "data"
+    target = folder / _DATA
     if target.exists():
         return
     try:
@@ -65,7 +68,7 @@ def _write(folder: Path) -> None:
     from arrol.adapters.verl.demo.model import make_model, make_tokenizer
     from arrol.adapters.verl.demo.pretrain import pretrain
 
-    print("Training the demo's model to add (once, about 20 s) ...", flush=True)
+    print("Training the demo's model to add (once, about half a minute) ...", flush=True)
     tokenizer = make_tokenizer()
     model = make_model(_SEED)
     right = pretrain(model, tokenizer, _SEED)

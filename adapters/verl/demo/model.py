@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+TOKENS = 101
+"""Ids that the tokenizer has a token for."""
+
 VOCABULARY = 128
-"""Ids that the model has logits for; the tokenizer uses 101, so the others are spare."""
+"""Ids that the model has logits for: as in large models, some more than the tokenizer uses."""
 
 _SPECIAL = ("<|pad|>", "<|eos|>", "<|unknown|>", "<|user|>", "<|assistant|>")
 

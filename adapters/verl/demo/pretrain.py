@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from arrol.adapters.verl.demo.arithmetic import draw, question, written_out
+from arrol.adapters.verl.demo.model import TOKENS
 from arrol.errors import ArrolError
 
 if TYPE_CHECKING:
@@ -25,12 +26,18 @@ _LEARNING_RATE = 3e-3
 _WARM_UP = 50
 _EVERY = 20
 
+_SMOOTHING = 0.04
+"""Label smoothing: the model knows more than it is sure of, as language models do.
+
+Reinforcement learning then raises the pass rate within ten steps, from .35 to .6.
+"""
+
 
 def pretrain(model: Any, tokenizer: Any, seed: int) -> float:
     """Train ``model`` in place until the mean probability of a right answer is :data:`ENOUGH`.
 
-    Returns that probability, on 128 sums that were not trained on except by chance. Takes about 16 s
-    on one core; the same on every run of one machine.
+    Returns that probability, on 128 sums that were not trained on except by chance. Takes about
+    30 s on one core; the same on every run of one machine.
 
     Raises:
         ArrolError: the model did not learn to add.
@@ -54,9 +61,10 @@ def _train(model: Any, tokenizer: Any, seed: int) -> float:
     for index in range(1, _MOST_BATCHES + 1):
         for group in optimizer.param_groups:
             group["lr"] = _LEARNING_RATE * min(1.0, index / _WARM_UP)
-        loss = _losses(model, *_batch(tokenizer, draw(_BATCH, seed + index))).mean()
+        batch = _batch(tokenizer, draw(_BATCH, seed + index))
+        loss = _losses(model, *batch, _SMOOTHING).mean()
         optimizer.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         if index % _EVERY == 0:
@@ -85,13 +93,19 @@ def _batch(tokenizer: Any, pairs: list[tuple[int, int]]) -> tuple[torch.Tensor, 
     return padded, pad(labels, batch_first=True, padding_value=-100)
 
 
-def _losses(model: Any, ids_NT: torch.Tensor, labels_NT: torch.Tensor) -> torch.Tensor:
-    """-log p of each token of the answers, 0 elsewhere [N, T-1]; right padding needs no mask."""
+def _losses(
+    model: Any, ids_NT: torch.Tensor, labels_NT: torch.Tensor, smoothing: float = 0.0
+) -> torch.Tensor:
+    """-log p of each token of the answers, 0 elsewhere [N, T-1], with label smoothing.
+
+    Smoothing spares the ids that no token has: the engine never samples them, and the trainer must
+    give them no probability either. Padding is on the right, so it needs no mask.
+    """
     import torch
 
-    logits_NTV = model(input_ids=ids_NT).logits[:, :-1]
+    log_p_NTV = model(input_ids=ids_NT).logits[:, :-1].log_softmax(-1)
     targets_NT = labels_NT[:, 1:]
-    losses = torch.nn.functional.cross_entropy(
-        logits_NTV.flatten(0, 1), targets_NT.flatten(), ignore_index=-100, reduction="none"
-    )
-    return losses.view_as(targets_NT)
+    right_NT = log_p_NTV.gather(-1, targets_NT.clamp(min=0)[..., None])[..., 0]
+    mean_NT = log_p_NTV[..., :TOKENS].mean(-1)
+    losses_NT = -(1 - smoothing) * right_NT - smoothing * mean_NT
+    return torch.where(targets_NT < 0, 0.0, losses_NT)

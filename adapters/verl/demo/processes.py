@@ -38,15 +38,18 @@ _UNLESS_SET = {
     # Ray: verl's workers have an environment of their own, so those started beforehand are waste.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_AUTH_MODE": "disabled",
+    # Ray's own is 15: beside any other work on the machine a run would take many times as long.
+    "RAY_worker_niceness": "0",
     # A slow machine may take minutes to import torch for the first time.
     "RAY_worker_register_timeout_seconds": "300",
-    # Less noise; errors and Python warnings of our own still show.
+    # Less noise: verl, vLLM and Ray print hundreds of lines. Errors still show.
     "RAY_DEDUP_LOGS": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VERL_LOGGING_LEVEL": "WARNING",
     "TRANSFORMERS_VERBOSITY": "error",
     "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-    "TQ_LOGGING_LEVEL": "ERROR",
+    # TransferQueue wants 8, and warns in every call where there are fewer cores.
+    "TQ_NUM_THREADS": "1",
     "PYTHONWARNINGS": "ignore",
 }
 
