@@ -15,8 +15,8 @@ from arrol.errors import ArrolError
 torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
-from arrol.head_files import pack  # noqa: E402
 from arrol.head_config import HeadConfig  # noqa: E402
+from arrol.head_files import pack  # noqa: E402
 from arrol.head_trainer import HeadTrainer  # noqa: E402
 
 H = 16

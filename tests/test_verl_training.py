@@ -184,27 +184,27 @@ def test_a_group_stays_with_one_server(dapo: Run) -> None:
 
 
 def test_a_killed_run_goes_on_as_if_it_had_not_been(on: Run, files: Path, tmp_path: Path) -> None:
-    settings = (*REPEATABLE, "arrol.mode=on", "trainer.save_freq=2", "trainer.resume_mode=auto")
-    # Killed while the checkpoint of step 4 is written: ours is there, verl's is not yet.
-    ours = tmp_path / "ck" / "global_step_4" / "arrol"
-    first = train(files, tmp_path, *settings, f"trainer.total_training_steps={STEPS}",
-                  until=lambda log: ours.exists())  # fmt: skip
-    assert first.code == -9
+    last = STEPS - 2
+    settings = (*REPEATABLE, "arrol.mode=on", "trainer.save_freq=2", "trainer.resume_mode=auto",
+                f"trainer.total_training_steps={last}")  # fmt: skip
+    # While the checkpoint of step 4 is written: ours is there, verl's is not yet.
+    first = train(files, tmp_path, *settings, kill="_save_checkpoint:4")
+    assert first.code != 0
+    assert (tmp_path / "ck" / "global_step_4" / "arrol").is_dir()
     assert (tmp_path / "ck" / toy.MARKER).read_text() == "2"
-    # Killed again in the middle of step 6, with the checkpoint of step 4 whole.
-    second = train(files, tmp_path, *settings, f"trainer.total_training_steps={STEPS}",
-                   until=lambda log: "step:5 " in log)  # fmt: skip
-    assert second.code == -9
-    assert sorted(second.steps)[0] == 3
-    third = train(files, tmp_path, *settings, f"trainer.total_training_steps={STEPS - 2}")
+    # Between the head's training and the update, with a whole checkpoint of step 4.
+    second = train(files, tmp_path, *settings, kill="_update_actor:6")
+    assert second.code != 0
+    third = train(files, tmp_path, *settings)
     assert third.code == 0, third.log[-3000:]
-    for run in (second, third):
+    assert [sorted(run.steps) for run in (first, second, third)] == [[1, 2, 3], [3, 4, 5], [5, 6]]
+    for run in (first, second, third):
         for step, metrics in run.steps.items():
             same_numbers(metrics, on.steps[step])
-            assert run.rollouts(step) == on.rollouts(step)
-    assert sorted(third.steps) == [5, 6]
+    for step in range(1, last + 1):
+        assert third.rollouts(step) == on.rollouts(step)
     for name in ("controller.json", "head_trainer.safetensors", "run.json"):
-        parts = ("ck", f"global_step_{STEPS - 2}", "arrol", name)
+        parts = ("ck", f"global_step_{last}", "arrol", name)
         assert tmp_path.joinpath(*parts).read_bytes() == on.folder.joinpath(*parts).read_bytes()
 
 

@@ -2,15 +2,19 @@
 
 import sys
 from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
 
-from hydra import compose, initialize_config_module
+from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf, open_dict
 
 from arrol.adapters.verl import demo
 
 if __name__ == "__main__":
     words = [word for word in sys.argv[1:] if not word.startswith(("demo=", "arrol."))]
-    with initialize_config_module("verl.trainer.config", version_base=None):
+    # verl itself must not be imported before the shims are in place.
+    verl = Path(find_spec("verl").origin).parent
+    with initialize_config_dir(str(verl / "trainer" / "config"), version_base=None):
         config = compose("ppo_trainer")
     settings = OmegaConf.load(str(files("arrol.adapters.verl") / "demo" / "cpu.yaml"))
     with open_dict(config):

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +17,8 @@ OVERRIDES = (
     "data.max_response_length=24",
     f"actor_rollout_ref.rollout.n={GROUP}",
     "actor_rollout_ref.actor.ppo_mini_batch_size=8",
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=64",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=64",
     "actor_rollout_ref.actor.optim.lr=3e-3",
     f"reward.custom_reward_function.path={Path(__file__).with_name('verl_toy_reward.py')}",
     f"arrol.detect_length={DETECT}",
@@ -40,7 +38,7 @@ class Run:
     """A finished run, or one that was killed.
 
     Attributes:
-        code: exit code; negative after a signal.
+        code: exit code.
         steps: verl's metrics by step.
         folder: its checkpoints (``ck``) and rollouts (``rollouts``).
         log: everything that was printed.
@@ -88,7 +86,7 @@ def train(
     files: Path,
     folder: Path,
     *overrides: str,
-    until: Callable[[str], bool] | None = None,
+    kill: str = "",
     program: tuple[str, ...] = ("-m", "arrol.adapters.verl_run"),
 ) -> Run:
     """Train as a user does, from the command line.
@@ -97,7 +95,8 @@ def train(
         files: what :func:`make_files` made.
         folder: of this run; a second run in it goes on from the first's checkpoint.
         overrides: more settings.
-        until: kill the run, with all of its processes, when this holds of what it has printed.
+        kill: METHOD:STEP of verl's trainer before which the trainer's process is killed, see
+            verl_kill.py.
         program: what Python runs.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -114,38 +113,15 @@ def train(
     ]
     environment = {**os.environ, "VERL_FILE_LOGGER_PATH": str(metrics)}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    if kill:
+        environment["ARROL_TEST_KILL"] = kill
+        environment["VERL_USE_EXTERNAL_MODULES"] = "verl_kill"
+        environment["PYTHONPATH"] = str(Path(__file__).parent)
     with log.open("w") as output:
-        process = subprocess.Popen(
+        done = subprocess.run(
             [sys.executable, "-P", *program, *words],
-            stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=folder,
-            start_new_session=True,
+            stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=folder, check=False,
         )  # fmt: skip
-        try:
-            if until is not None:
-                _wait(process, log, until)
-            else:
-                process.wait()
-        finally:
-            if process.poll() is None or until is not None:
-                _kill(process)
     lines = metrics.read_text().splitlines() if metrics.exists() else []
     steps = {entry["step"]: entry["data"] for entry in map(json.loads, lines)}
-    return Run(process.returncode, steps, folder, log.read_text())
-
-
-def _wait(process: subprocess.Popen[bytes], log: Path, until: Callable[[str], bool]) -> None:
-    while process.poll() is None and not until(log.read_text()):
-        time.sleep(0.02)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """kill -9 of the run and of Ray's processes, which have sessions of their own."""
-    import psutil
-
-    family = [process.pid]
-    with suppress(psutil.NoSuchProcess):
-        family += [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
-    for pid in family:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    process.wait()
+    return Run(done.returncode, steps, folder, log.read_text())
