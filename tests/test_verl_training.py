@@ -22,6 +22,13 @@ from verl_toy import BATCH, DETECT, GROUP, REPEATABLE, Run, train
 
 STEPS = 8
 PLAIN = Path(__file__).with_name("verl_plain.py")
+#: Pruning with a reference model, which is cut into micro-batches of its own.
+ON = (
+    *REPEATABLE, "arrol.mode=on", "trainer.save_freq=2", "actor_rollout_ref.actor.use_kl_loss=true",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=24",
+    "actor_rollout_ref.ref.fsdp_config.strategy=fsdp2",
+    "actor_rollout_ref.ref.fsdp_config.dtype=float32",
+)  # fmt: skip
 #: Figures that depend on the clock, or on which process they were taken in.
 CLOCK = re.compile(r"^(timing|perf/|actor/perf/)")
 
@@ -35,8 +42,8 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def on(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("on")
     return train(
-        files, folder, *REPEATABLE, "arrol.mode=on", f"trainer.total_training_steps={STEPS}",
-        "trainer.save_freq=2", f"trainer.rollout_data_dir={folder / 'trained'}",
+        files, folder, *ON, f"trainer.total_training_steps={STEPS}",
+        f"trainer.rollout_data_dir={folder / 'trained'}",
     )  # fmt: skip
 
 
@@ -185,8 +192,7 @@ def test_a_group_stays_with_one_server(dapo: Run) -> None:
 
 def test_a_killed_run_goes_on_as_if_it_had_not_been(on: Run, files: Path, tmp_path: Path) -> None:
     last = STEPS - 2
-    settings = (*REPEATABLE, "arrol.mode=on", "trainer.save_freq=2", "trainer.resume_mode=auto",
-                f"trainer.total_training_steps={last}")  # fmt: skip
+    settings = (*ON, "trainer.resume_mode=auto", f"trainer.total_training_steps={last}")
     # While the checkpoint of step 4 is written: ours is there, verl's is not yet.
     first = train(files, tmp_path, *settings, kill="_save_checkpoint:4")
     assert first.code != 0
@@ -225,9 +231,9 @@ def test_mode_off_is_plain_verl(files: Path, tmp_path: Path) -> None:
     for step, metrics in plain.steps.items():
         assert off.steps[step].keys() == metrics.keys()
         for name, value in metrics.items():
-            if not CLOCK.match(name):
+            if not CLOCK.match(name) and value is not None:
                 # Rows come in the order in which they were done, which rounds sums differently.
-                assert off.steps[step][name] == pytest.approx(value, rel=1e-3, abs=1e-4), name
+                assert off.steps[step][name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
 
 
 def same_numbers(found: dict[str, float], wanted: dict[str, float]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import transfer_queue as tq
@@ -26,6 +27,7 @@ class PruningReplayBuffer(ReplayBuffer):
 
     Args:
         read: rows of these keys and tags.
+        timer: takes the time of sorting the survivors out.
         arguments: verl's.
 
     Attributes:
@@ -35,10 +37,13 @@ class PruningReplayBuffer(ReplayBuffer):
         refilled: prompts asked for beyond the batch since the last sample.
     """
 
-    def __init__(self, read: Reader, **arguments: Any) -> None:
+    def __init__(
+        self, read: Reader, timer: Callable[[], AbstractContextManager[Any]], **arguments: Any
+    ) -> None:
         refill = arguments.pop("refill_fn")
         super().__init__(refill_fn=self._refill, **arguments)
         self._read = read
+        self._timer = timer
         self._ask = refill
         self.sampled: list[Row] = []
         self.left: list[Row] = []
@@ -58,7 +63,8 @@ class PruningReplayBuffer(ReplayBuffer):
             batch, metrics = super().sample(
                 global_steps=global_steps, partition_id=partition_id, batch_size=batch_size
             )
-            survivors = self._survivors(batch)
+            with self._timer():
+                survivors = self._survivors(batch)
             if len(survivors):
                 return survivors, metrics
             # With independent draws it can happen that a whole batch is pruned.

@@ -65,6 +65,7 @@ class PruningTrainer(PPOTrainerSync):
             in_flight = self.config.algorithm.filter_groups.get("max_inflight_gen_batches", 1)
         return PruningReplayBuffer(
             read=self._read,
+            timer=lambda: marked_timer("arrol_filter", self.timing_raw),
             trainer_mode=self.trainer_mode,
             trainer_config=self.config.trainer.v1.get(self.trainer_mode, {}),
             max_off_policy_threshold=sampler.max_off_policy_threshold,
@@ -122,7 +123,8 @@ class PruningTrainer(PPOTrainerSync):
             metrics.update(self.loop.observe(self.global_steps, rows, buffer.left, buffer.refilled))
         with marked_timer("arrol_head", self.timing_raw):
             metrics.update(self.loop.train_head())
-        return self._lay_out(batch, metrics)
+        with marked_timer("arrol_layout", self.timing_raw):
+            return self._lay_out(batch, metrics)
 
     def _lay_out(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         actor, dp_size = self.config.actor_rollout_ref.actor, self._dp_size()
