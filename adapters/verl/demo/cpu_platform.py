@@ -132,3 +132,12 @@ def _init_process_group(backend: str | None = None, *args: Any, **kwargs: Any) -
 
 _torch_init_process_group = torch.distributed.init_process_group
 torch.distributed.init_process_group = _init_process_group
+
+
+def _stay(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    """The tensor itself: pinned memory is for a GPU to read, and torch refuses it without one."""
+    return tensor
+
+
+# verl pins the weights of a reference model.
+torch.Tensor.pin_memory = _stay  # type: ignore[assignment, method-assign]
