@@ -2,7 +2,9 @@
 
 import sys
 
-from arrol.adapters.verl.command import main
-
 if __name__ == "__main__":
+    try:
+        from arrol.adapters.verl.command import main
+    except KeyboardInterrupt:  # while the imports run
+        sys.exit(130)
     sys.exit(main())

@@ -36,7 +36,7 @@ class HeadConfig:
 
     def __post_init__(self) -> None:
         if self.width is not None:
-            check_integer("width", self.width, 1)
+            check_integer("width", self.width, 1, 2**16)
         check_range("learning_rate", self.learning_rate, 0, 1, open_low=True)
         check_range("weight_decay", self.weight_decay, 0, 1)
         check_integer("batch_size", self.batch_size, 1)

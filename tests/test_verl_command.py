@@ -148,6 +148,14 @@ def test_a_reader_that_leaves_early_is_no_error():
         (["recipes=grpo"], rf"recipes is grpo; allowed is one of {', '.join(RECIPES)}"),
         (["data=mine"], r"data is mine; allowed is one of legacy_data"),
         (["hydra.searchpath=[file:///none]"], r"hydra\.searchpath is file:///none; allowed are"),
+        (["recipes=[grpo]"], rf"recipes is grpo; allowed is one of {', '.join(RECIPES)}"),
+        (["recipes=[null]"], r"can't be composed"),
+        (["arrol.mode=${nope}"], r"arrol\.mode .*can't be read"),
+        (["demo=cpu", "~demo_dir"], r"demo_dir is None; allowed is a folder"),
+        (["demo=cpu", "demo_dir='a:b'"], r"demo_dir is 'a:b'; allowed is a folder without ':'"),
+        (["demo=cpu", "arrol.min_survivors=16"], r"arrol\.min_survivors is 16; allowed is less"),
+        (["demo=cpu", "actor_rollout_ref.actor.ppo_mini_batch_size=24"],
+         r"ppo_mini_batch_size is 24; allowed"),
         (["--multirun"], r"--multirun is no option; allowed are --help"),
         (["arrol.mode=off", "actor_rollout_ref.model.path=./none"], r"model\.path is '\./none'"),
         ([f"recipes={BASE}"], r"data\.train_files is 'data/dapo-math-17k\.parquet'; allowed"),
@@ -159,6 +167,50 @@ def test_a_mistake_is_one_sentence(arguments, said, capsys, launched):
     assert re.fullmatch(rf"verl_run: .*{said}.*\.\n", printed.err)
     assert printed.out == ""
     assert not launched
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("data.train_files={folder}", r"data\.train_files is '.*'; allowed is a file that exists"),
+        ("data.val_files=[]", r"data\.val_files is None; allowed"),
+        ("trainer.resume_mode=often", r"trainer\.resume_mode is 'often'; allowed is auto, disable"),
+        ("reward.custom_reward_function.path=/none.py", r"custom_reward_function\.path is '/none"),
+        ("arrol.rollouts={folder}/data.parquet", r"arrol\.rollouts is '.*'; allowed is a folder"),
+        ("actor_rollout_ref.model.path=null", r"model\.path is None; allowed is a folder"),
+        ("trainer.n_gpus_per_node=0", r"verl refuses its configuration"),
+    ],
+)
+def test_what_is_not_there_is_said_before_ray(data, tmp_path, override, said, capsys, launched):
+    words = [f"recipes={BASE}", *data, override.format(folder=tmp_path)]
+    assert command.main(words) == 2
+    printed = capsys.readouterr()
+    assert re.fullmatch(rf"verl_run: .*{said}.*\.\n", printed.err)
+    assert not launched
+
+
+def test_a_checkpoint_without_our_state_is_refused_before_ray(data, tmp_path, capsys, launched):
+    folder = tmp_path / "global_step_4"
+    folder.mkdir()
+    words = [f"recipes={BASE}", *data, "trainer.resume_mode=resume_path",
+             f"trainer.resume_from_path={folder}"]  # fmt: skip
+    assert command.main(words) == 2
+    assert "which has no folder 'arrol'" in capsys.readouterr().err
+    assert command.main([*words, "arrol.mode=off"]) == 0
+    (folder / "arrol").mkdir()
+    assert command.main(words) == 0
+
+
+def test_a_folder_may_have_any_name(tmp_path, capsys):
+    folder = tmp_path / "a (b), c='d' ü"
+    (folder / "recipes").mkdir(parents=True)
+    (folder / "recipes" / "mine.yaml").write_text(
+        "# @package _global_\narrol: {keep_ratio: 0.25}\n"
+    )
+    place = str(folder).replace("'", r"\'")
+    words = ["recipes=mine", f"hydra.searchpath=['file://{place}']"]
+    assert command.main([*words, "--print-config", "arrol.keep_ratio"]) == 0
+    assert "keep_ratio: 0.25" in capsys.readouterr().out
 
 
 def test_what_verl_refuses_is_one_sentence(data, capsys, launched):

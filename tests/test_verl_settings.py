@@ -14,7 +14,8 @@ from omegaconf import OmegaConf, open_dict
 
 from arrol.adapters.verl import versions
 from arrol.adapters.verl.composition import compose_config, keys_of
-from arrol.adapters.verl.settings import KEYS, Settings, check_files, nearest
+from arrol.adapters.verl.paths import check_files
+from arrol.adapters.verl.settings import KEYS, Settings, nearest
 from arrol.config import Preset, PruningConfig
 from arrol.errors import ArrolError
 from arrol.head_config import HeadConfig
@@ -232,7 +233,7 @@ def test_files_that_are_missing_are_named(composed, tmp_path):
             check_files(changed(fine, **{key: value}))
         assert str(caught.value).startswith(f"{key} is {named}; allowed is a ")
     check_files(
-        changed(fine, data__train_files="my-own-name", data__custom_cls__path="my_dataset.py")
+        changed(fine, data__train_files="my-own-name", data__custom_cls__path="pkg://my_dataset")
     )
 
 

@@ -26,8 +26,6 @@ PLAIN = Path(__file__).with_name("verl_plain.py")
 ON = (
     *REPEATABLE, "arrol.mode=on", "trainer.save_freq=2", "actor_rollout_ref.actor.use_kl_loss=true",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=24",
-    "actor_rollout_ref.ref.fsdp_config.strategy=fsdp2",
-    "actor_rollout_ref.ref.fsdp_config.dtype=float32",
 )  # fmt: skip
 #: Figures that depend on the clock, or on which process they were taken in.
 CLOCK = re.compile(r"^(timing|perf/|actor/perf/)")
@@ -50,7 +48,7 @@ def on(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="module")
 def shadow(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(
-        files, tmp_path_factory.mktemp("shadow"), "arrol.mode=shadow",
+        files, tmp_path_factory.mktemp("shadow"), "arrol.mode=shadow", "trainer.test_freq=4",
         f"trainer.total_training_steps={STEPS}",
     )  # fmt: skip
 
@@ -168,6 +166,14 @@ def test_shadow_decides_and_keeps_everything(shadow: Run) -> None:
     assert {d["keep"] for d in last} == {True, False}
 
 
+def test_validation_is_left_alone(shadow: Run) -> None:
+    for step in (4, STEPS):
+        accuracy = shadow.steps[step]["val-core/toy/acc/mean@1"]
+        assert accuracy * 8 == round(accuracy * 8)  # the toy has 8 prompts to validate with
+    # Its rollouts are none of the step's.
+    assert shadow.steps[4]["arrol/rollouts"] == BATCH * GROUP == len(shadow.rollouts(4))
+
+
 def test_a_filtered_group_is_replaced_and_still_observed(dapo: Run) -> None:
     name = "training/filter_groups/evicted_samples"
     evicted = [metrics.get(name, 0) for metrics in dapo.steps.values()]
@@ -198,8 +204,8 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(on: Run, files: Path, tmp_pa
     assert first.code != 0
     assert (tmp_path / "ck" / "global_step_4" / "arrol").is_dir()
     assert (tmp_path / "ck" / toy.MARKER).read_text() == "2"
-    # Between the head's training and the update, with a whole checkpoint of step 4.
-    second = train(files, tmp_path, *settings, kill="_update_actor:6")
+    # Between the head's training and the advantages, with a whole checkpoint of step 4.
+    second = train(files, tmp_path, *settings, kill="_compute_advantage:6")
     assert second.code != 0
     third = train(files, tmp_path, *settings)
     assert third.code == 0, third.log[-3000:]

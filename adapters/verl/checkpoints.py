@@ -20,14 +20,13 @@ def mend_marker(folder: Path) -> None:
         folder: of the run's checkpoints.
     """
     marker = folder / MARKER
-    if not marker.is_file() or marker.read_text(encoding="utf-8").strip().isdecimal():
+    if not marker.is_file() or marker.read_text("utf-8", "replace").strip().isdecimal():
         return
     whole = [
         int(name)
         for path in folder.glob("global_step_*")
         if (name := path.name.removeprefix("global_step_")).isdecimal()
         and (path / "data.pt").is_file()
-        and (path / FOLDER).is_dir()
     ]
     if whole:
         write_atomically(marker, str(max(whole)))

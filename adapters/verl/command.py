@@ -9,11 +9,13 @@ import io
 import os
 import re
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from arrol.adapters.verl.composition import HERE, PRIMARY, compose_config, keys_of
-from arrol.adapters.verl.settings import Settings, check_files, nearest
+from arrol.adapters.verl.paths import check_files
+from arrol.adapters.verl.settings import Settings, nearest
 from arrol.adapters.verl.versions import check_versions
 from arrol.errors import ArrolError
 from arrol.records import Mode
@@ -66,7 +68,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")
     try:
         run(list(sys.argv[1:] if arguments is None else arguments))
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by whoever started us
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print(f"{PRIMARY}: interrupted.", file=sys.stderr)
         return 130
@@ -74,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return CLOSED
     except Exception as error:
-        mistake = mistake_in(error)
+        mistake = mistake_in(error) or unreadable(error)
         if mistake is None:
             raise
         return _complain(str(mistake))
@@ -134,13 +137,15 @@ def validate(config: DictConfig) -> None:
     from verl.utils.config import validate_config
 
     try:
-        validate_config(
-            config=config,
-            use_reference_policy=need_reference_policy(config),
-            use_critic=need_critic(config),
-        )
-    except (AssertionError, ValueError, TypeError, NotImplementedError,
-            HydraException, OmegaConfBaseException) as error:  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the critic is off, in every run
+            validate_config(
+                config=config,
+                use_reference_policy=need_reference_policy(config),
+                use_critic=need_critic(config),
+            )
+    except (ArithmeticError, AssertionError, AttributeError, ValueError, TypeError,
+            NotImplementedError, HydraException, OmegaConfBaseException) as error:  # fmt: skip
         reason = (error.__cause__ if isinstance(error, HydraException) else None) or error
         text = " ".join(str(reason).split()) or type(reason).__name__
         raise ArrolError(f"verl refuses its configuration: {text.rstrip('.')}.") from error
@@ -170,6 +175,19 @@ def mistake_in(error: BaseException) -> ArrolError | None:
         cause = getattr(seen, "cause", None)  # a RayTaskError's, however deep the tasks lie
         seen = cause if isinstance(cause, BaseException) and cause is not seen else seen.__cause__
     return None
+
+
+def unreadable(error: Exception) -> ArrolError | None:
+    """A value that refers to what isn't there, or is missing, as one sentence."""
+    if "omegaconf" not in sys.modules:
+        return None
+    from omegaconf.errors import OmegaConfBaseException
+
+    if not isinstance(error, OmegaConfBaseException):
+        return None
+    place = f"{error.full_key} " if getattr(error, "full_key", None) else ""
+    reason = str(error.msg or error).splitlines()[0].rstrip(".")
+    return ArrolError(f"the setting {place}can't be read: {reason}; allowed is a value.")
 
 
 def help_text() -> str:

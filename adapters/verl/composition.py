@@ -33,16 +33,19 @@ def compose_config(overrides: Sequence[str] = ()) -> DictConfig:
     Raises:
         ArrolError: verl is missing, or an override is none that can be carried out.
     """
+    verl = verl_folder()  # first: without verl there is no Hydra either
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     own, words = _search_path(overrides)
-    folders = ",".join([f"file://{verl_folder() / 'trainer' / 'config'}", *own])
+    folders = ",".join(map(_quoted, [f"file://{verl / 'trainer' / 'config'}", *own]))
     try:
         with initialize_config_dir(str(HERE), job_name=PRIMARY, version_base=None):
             config = compose(PRIMARY, overrides=[f"{_SEARCH_PATH}=[{folders}]", *words])
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except (HydraException, OmegaConfBaseException, RecursionError, TypeError, ValueError,
+            YAMLError) as error:  # fmt: skip
         raise _sentence(error, words) from None
     _name_mode(config)
     return config
@@ -76,7 +79,7 @@ def _name_mode(config: Any) -> None:
     """Write on and off as words: YAML has made booleans of them."""
     from omegaconf import OmegaConf
 
-    mode = OmegaConf.select(config, "arrol.mode")
+    mode = OmegaConf.select(config, "arrol.mode", throw_on_resolution_failure=False)
     if isinstance(mode, bool):
         config.arrol.mode = "on" if mode else "off"
 
@@ -93,7 +96,8 @@ def _search_path(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
             override = parser.parse_override(word)
         except HydraException as error:
             raise ArrolError(
-                f"{word!r} is no override; allowed is key=value ({_first_line(error)})."
+                f"{word!r} is no override; allowed is key=value, and key='value' where the "
+                f"value has other signs than letters and digits ({_first_line(error)})."
             ) from None
         if override.key_or_group != _SEARCH_PATH:
             words.append(word)
@@ -101,6 +105,11 @@ def _search_path(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
         value = override.value()
         own += [_folder(str(v)) for v in (value if isinstance(value, list) else [value])]
     return own, words
+
+
+def _quoted(text: str) -> str:
+    """A value as Hydra reads it, whatever letters a folder's name has."""
+    return "'" + text.replace("'", r"\'") + "'"
 
 
 def _folder(place: str) -> str:
@@ -116,11 +125,12 @@ def _sentence(error: Exception, words: Sequence[str]) -> ArrolError:
     key = re.match(r"Could not override '([^']*)'", text)
     if key:
         return unknown(key[1], keys_of(compose_config()))
-    missing = re.search(r"Could not find '([^']*)/([^'/]*)'", text)
+    missing = re.search(r"Could not (?:find|load) '([^']*)/([^'/]*)'", text)
     if missing:
         group, name = missing.groups()
         options = re.search(r"Available options in '[^']*':\n((?:\t.*\n?)*)", text)
-        allowed = ", ".join(o for o in (options[1].split() if options else ()) if o[0] != "_")
+        found = options[1].split() if options else [p.stem for p in (HERE / group).glob("*.yaml")]
+        allowed = ", ".join(sorted(option for option in found if not option.startswith("_")))
         return ArrolError(f"{group} is {name}; allowed is one of {allowed or 'none'}.")
     return ArrolError(f"{' '.join(words)} can't be composed: {_first_line(error)}.")
 

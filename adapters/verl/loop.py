@@ -99,7 +99,7 @@ class PruningLoop:
         found = self.controller.observe(rollouts, outcomes)
         self._learn(rollouts, outcomes)
         if self.settings.rollouts is not None:
-            write_rollouts(Path(self.settings.rollouts), step, rows, rollouts)
+            write_rollouts(Path(self.settings.rollouts).expanduser(), step, rows, rollouts)
         metrics = {f"arrol/{name}": value for name, value in found.items()}
         metrics |= {f"arrol/{name}": float(v) for name, v in asdict(leftovers).items()}
         reasons = loss_counts(sampled, {row.uid for row in sampled})

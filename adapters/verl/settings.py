@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import Path
 from typing import Any, TypeVar
 
 from arrol.config import Preset, PruningConfig
@@ -59,6 +58,7 @@ _NEEDED: dict[str, tuple[object, str]] = {
     f"{ROLLOUT}.disaggregation.enabled": (False, "the engine that decodes must have the prompt"),
     f"{ROLLOUT}.data_parallel_size": (1, "replicas inside one engine can't be told apart"),
     f"{ROLLOUT}.engine_kwargs.vllm.speculative_config": (None, "a draft runs past the detection"),
+    f"{ROLLOUT}.engine_kwargs.vllm.data_parallel_size": (None, "replicas can't be told apart"),
     f"{ROLLOUT}.engine_kwargs.vllm.worker_extension_cls": (None, "vLLM takes one, and it is ours"),
     f"{ROLLOUT}.engine_kwargs.vllm.enable_batch_sharded_sampling": (
         False, "the detection reads whole rows",
@@ -102,7 +102,7 @@ class Settings:
             ArrolError: a value is not allowed, or one of verl's settings is nothing that pruning
                 can work with; the sentence names the key as it is set.
         """
-        values = _flat(_select(config, "arrol"))
+        values = _flat(select(config, "arrol"))
         mode = as_member("arrol.mode", Mode, _word(values.get("mode", Mode.ON)))
         preset = as_member("arrol.preset", Preset, values.get("preset", Preset.BALANCED))
         pruning = _pruning(mode, preset, values)
@@ -117,35 +117,8 @@ class Settings:
         if folder is not None and (not isinstance(folder, str) or not folder):
             raise ArrolError(f"arrol.rollouts is {folder!r}; allowed is a folder or null.")
         if mode is not Mode.OFF:
-            _check_verl(config, pruning.detect_length)
+            _check_verl(config, pruning)
         return cls(mode, preset, pruning, _head(values), metric, float(threshold), sentinel, folder)
-
-
-def check_files(config: Any) -> None:
-    """See that the model and the data lie where the configuration says.
-
-    A model that is no path is looked up by its name, and anything with ``://`` is fetched: that
-    is left to verl, and so are files read by a dataset class of the user's.
-
-    Raises:
-        ArrolError: naming the first that is missing.
-    """
-    model = _select(config, "actor_rollout_ref.model.path")
-    if isinstance(model, str) and model.startswith(("/", "~", ".")) and not _exists(model):
-        raise ArrolError(
-            f"actor_rollout_ref.model.path is {model!r}; allowed is a folder that exists, or a "
-            "model's name on the Hugging Face hub."
-        )
-    if _select(config, "data.custom_cls.path") is not None:
-        return
-    for key in ("data.train_files", "data.val_files"):
-        files = _select(config, key)
-        for file in [files] if files is None or isinstance(files, str) else files:
-            if not isinstance(file, str) or not _exists(file):
-                raise ArrolError(
-                    f"{key} is {file!r}; allowed is a Parquet or JSON file that exists, or a list "
-                    "of such."
-                )
 
 
 def nearest(name: str, names: Iterable[str]) -> str | None:
@@ -186,7 +159,7 @@ def _flat(group: Any) -> dict[str, Any]:
 def _leaves(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     sections = {key.partition(".")[0] for key in KEYS if "." in key}
     for name in group:
-        value = _select(group, str(name), f"arrol.{prefix}{name}")
+        value = select(group, str(name), f"arrol.{prefix}{name}")
         if _is_mapping(value) and not prefix:
             yield from _leaves(value, f"{name}.")
         elif name in sections and not prefix:
@@ -225,9 +198,9 @@ def _named(keys: Mapping[str, str], build: Callable[[], Value]) -> Value:
         raise ArrolError(f"{paths.get(field, field)}{space}{rest}") from None
 
 
-def _check_verl(config: Any, detect_length: int) -> None:
+def _check_verl(config: Any, pruning: PruningConfig) -> None:
     for key, (needed, why) in _NEEDED.items():
-        value = _select(config, key)
+        value = select(config, key)
         if value != needed and not (value is None and needed is False):
             shown = "not set" if value is None else repr(value)
             raise ArrolError(
@@ -235,17 +208,27 @@ def _check_verl(config: Any, detect_length: int) -> None:
                 f"as {why}."
             )
     mtp = f"{ROLLOUT}.mtp"
-    if _select(config, f"{mtp}.enable") and _select(config, f"{mtp}.enable_rollout"):
+    if select(config, f"{mtp}.enable") and select(config, f"{mtp}.enable_rollout"):
         raise ArrolError(
-            "actor_rollout_ref.model.mtp.enable_rollout is True; allowed where rollouts are pruned "
-            "is False, as a draft runs past the detection."
+            "actor_rollout_ref.model.mtp.enable_rollout is true; allowed where rollouts are pruned "
+            "is false, as a draft runs past the detection."
         )
-    check_integer(f"{ROLLOUT}.n", _select(config, f"{ROLLOUT}.n"), 2)
-    length = _select(config, f"{ROLLOUT}.response_length")
-    check_integer("data.max_response_length", length, 1)
-    if detect_length >= length:
+    size = select(config, f"{ROLLOUT}.n")
+    check_integer(f"{ROLLOUT}.n", size, 2)
+    if pruning.min_survivors >= size:
         raise ArrolError(
-            f"arrol.detect_length is {detect_length}; allowed is less than "
+            f"arrol.min_survivors is {pruning.min_survivors}; allowed is less than {ROLLOUT}.n, "
+            f"which is {size}: nothing would ever be pruned."
+        )
+    prompts = select(config, "data.train_batch_size")
+    check_integer("data.train_batch_size", prompts, 1)
+    mini = "actor_rollout_ref.actor.ppo_mini_batch_size"
+    check_integer(mini, select(config, mini), 1, prompts)
+    length = select(config, f"{ROLLOUT}.response_length")
+    check_integer("data.max_response_length", length, 1)
+    if pruning.detect_length >= length:
+        raise ArrolError(
+            f"arrol.detect_length is {pruning.detect_length}; allowed is less than "
             f"data.max_response_length, which is {length}: nothing would ever be pruned."
         )
 
@@ -257,7 +240,7 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _select(config: Any, key: str, shown: str = "") -> Any:
+def select(config: Any, key: str, shown: str = "") -> Any:
     """A value, its interpolations resolved; None where it is missing."""
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
@@ -277,10 +260,6 @@ def _is_mapping(value: Any) -> bool:
 
 def _is_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _exists(path: str) -> bool:
-    return "://" in path or Path(path).expanduser().exists()
 
 
 def _word(value: object) -> object:

@@ -32,7 +32,9 @@ from arrol.adapters.verl.replay_buffer import TRAIN, PruningReplayBuffer
 from arrol.adapters.verl.rollouts import Row, lone
 from arrol.adapters.verl.rows import read_rows
 from arrol.adapters.verl.settings import Settings
+from arrol.errors import ArrolError
 
+AGENT = "single_turn_agent"  #: verl's name for the one agent loop that fits
 MICRO_ROWS = "micro_batch_size_per_gpu"  #: verl's name for the rows of a micro-batch
 
 
@@ -212,6 +214,12 @@ class PruningTrainer(PPOTrainerSync):
     def _fetch_one_gen_batch(self) -> TensorDict:
         """As verl's, with names that a repeated run gives again (verl's are random)."""
         batch = super()._fetch_one_gen_batch()
+        agents = set(batch["agent_name"]) if "agent_name" in batch.keys() else set()  # noqa: SIM118
+        if not agents <= {AGENT}:
+            raise ArrolError(
+                f"agent_name of a prompt is {sorted(agents - {AGENT})[0]!r}; allowed where "
+                f"rollouts are pruned is {AGENT!r}: a rollout is one answer."
+            )
         first, self._prompts = self._prompts, self._prompts + len(batch)
         names = [f"p{number:012d}" for number in range(first, self._prompts)]
         assign_non_tensor_stack(batch, "uid", names)

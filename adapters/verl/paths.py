@@ -1,0 +1,107 @@
+"""Whether the files and folders that a configuration names are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from arrol.adapters.verl.checkpoints import FOLDER
+from arrol.adapters.verl.settings import select
+from arrol.errors import ArrolError, as_member
+from arrol.records import Mode
+
+DATA = (".parquet", ".json", ".jsonl")  #: what verl reads prompts from
+RESUME = ("auto", "disable", "resume_path")  #: verl's ways to start
+
+
+def check_files(config: Any) -> None:
+    """See that the model, the data, the reward function and the checkpoint lie where they should.
+
+    A model that is no path is looked up by its name, and anything with ``://`` is fetched: that
+    is left to verl, and so are files read by a dataset class of the user's.
+
+    Raises:
+        ArrolError: naming the first that is missing.
+    """
+    _check_model(select(config, "actor_rollout_ref.model.path"))
+    for key in ("data.custom_cls.path", "reward.custom_reward_function.path"):
+        path = select(config, key)
+        if isinstance(path, str) and not path.startswith("pkg://") and not _found(path):
+            raise ArrolError(f"{key} is {path!r}; allowed is a Python file that exists.")
+    if select(config, "data.custom_cls.path") is None:
+        for key in ("data.train_files", "data.val_files"):
+            _check_data(key, select(config, key))
+    _check_resume(config)
+    _check_folder("arrol.rollouts", select(config, "arrol.rollouts"))
+
+
+def _check_model(path: Any) -> None:
+    wrong = not isinstance(path, str) or not path
+    if wrong or (path.startswith(("/", "~", ".")) and not _is(path, folder=True)):
+        raise ArrolError(
+            f"actor_rollout_ref.model.path is {path!r}; allowed is a folder that exists, or a "
+            "model's name on the Hugging Face hub."
+        )
+
+
+def _check_data(key: str, files: Any) -> None:
+    listed = list(files) if _is_list(files) else [files]
+    for file in listed or [None]:
+        fits = isinstance(file, str) and file.endswith(DATA) and _is(file, folder=False)
+        if not fits:
+            raise ArrolError(
+                f"{key} is {file!r}; allowed is a file that exists and ends in {', '.join(DATA)}, "
+                "or a list of such."
+            )
+
+
+def _check_resume(config: Any) -> None:
+    mode = select(config, "trainer.resume_mode")
+    if mode not in RESUME:
+        raise ArrolError(f"trainer.resume_mode is {mode!r}; allowed is {', '.join(RESUME)}.")
+    if mode != "resume_path":
+        return
+    path = select(config, "trainer.resume_from_path")
+    if not isinstance(path, str) or "global_step_" not in path or not _is(path, folder=True):
+        raise ArrolError(
+            f"trainer.resume_from_path is {path!r}; allowed is a folder global_step_N that exists."
+        )
+    pruning = as_member("arrol.mode", Mode, select(config, "arrol.mode")) is not Mode.OFF
+    if pruning and not (Path(path) / FOLDER).is_dir():
+        raise ArrolError(
+            f"trainer.resume_from_path is {path!r}, which has no folder {FOLDER!r}; allowed is a "
+            "checkpoint that was saved with arrol.mode on or shadow."
+        )
+
+
+def _check_folder(key: str, path: Any) -> None:
+    if path is not None and _found(path) and not _is(path, folder=True):
+        raise ArrolError(f"{key} is {path!r}; allowed is a folder, or a new one.")
+
+
+def _is(path: str, folder: bool) -> bool:
+    if "://" in path:
+        return True
+    place = _place(path)
+    return place is not None and (place.is_dir() if folder else place.is_file())
+
+
+def _found(path: str) -> bool:
+    place = _place(path)
+    return "://" in path or (place is not None and place.exists())
+
+
+def _place(path: str) -> Path | None:
+    """The path with ~ put in; None if it can be none."""
+    try:
+        place = Path(path).expanduser()
+        place.exists()
+    except (OSError, RuntimeError, ValueError):  # no such user, too long, a NUL
+        return None
+    return place
+
+
+def _is_list(value: Any) -> bool:
+    from omegaconf import ListConfig
+
+    return isinstance(value, (list, tuple, ListConfig))
