@@ -96,9 +96,14 @@ def tests_vllm(session: nox.Session, version: str) -> None:
 def tests_verl(session: nox.Session) -> None:
     """The adapter for verl: its parts, then real training loops, on a CPU."""
     install_vllm(session, VERL_VLLM, *VERL)
-    tests = sorted(str(path) for path in Path("tests").glob("test_verl_*.py"))
-    tests.sort(key=lambda path: path == VERL_LAST)
-    session.run("pytest", *(session.posargs or tests), env=COMPILED)
+    if session.posargs:
+        session.run("pytest", *session.posargs, env=COMPILED)
+        return
+    quick = sorted(str(path) for path in Path("tests").glob("test_verl_*.py"))
+    quick.remove(VERL_LAST)
+    session.run("pytest", "-n", "2", "--dist", "loadfile", *quick, env=COMPILED)
+    # One training at a time: verl names its sockets by Ray's job, and each Ray counts from one.
+    session.run("pytest", "--durations=5", VERL_LAST, env=COMPILED)
 
 
 @nox.session
