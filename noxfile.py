@@ -1,4 +1,4 @@
-"""What to run: ``nox -s sim``, ``tests``, ``tests_vllm``, ``tests_verl``, ``lint``, ``bench``, …"""
+"""What to run: ``nox -s sim``, ``demo``, ``tests``, ``tests_vllm``, ``tests_verl``, ``lint``, ``bench``, …"""
 
 from pathlib import Path
 
@@ -104,6 +104,14 @@ def tests_verl(session: nox.Session) -> None:
     session.run("pytest", "-n", "2", "--dist", "loadfile", *quick, env=COMPILED)
     # One training at a time: verl names its sockets by Ray's job, and each Ray counts from one.
     session.run("pytest", "--durations=5", VERL_LAST, env=COMPILED)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """Train the demo's tiny model on a CPU; ``nox -s demo -- arrol.mode=shadow``."""
+    install_vllm(session, VERL_VLLM, *VERL)
+    session.run("python", "-P", "-m", "arrol.adapters.verl_run", "demo=cpu", *session.posargs,
+                env=COMPILED)  # fmt: skip
 
 
 @nox.session
