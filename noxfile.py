@@ -1,4 +1,4 @@
-"""What to run: ``nox -s sim``, ``demo``, ``tests``, ``tests_vllm``, ``tests_verl``, ``lint``, ``bench``, …"""
+"""What to run: ``nox -s sim``, ``demo``, ``tests``, ``tests_vllm``, ``tests_verl``, ``bench``, …"""
 
 from pathlib import Path
 
