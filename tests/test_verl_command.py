@@ -178,7 +178,7 @@ def test_a_mistake_is_one_sentence(arguments, said, capsys, launched):
         ("reward.custom_reward_function.path=/none.py", r"custom_reward_function\.path is '/none"),
         ("arrol.rollouts={folder}/data.parquet", r"arrol\.rollouts is '.*'; allowed is a folder"),
         ("actor_rollout_ref.model.path=null", r"model\.path is None; allowed is a folder"),
-        ("trainer.n_gpus_per_node=0", r"verl refuses its configuration"),
+        ("trainer.n_gpus_per_node=0", r"trainer\.n_gpus_per_node is 0; allowed"),
     ],
 )
 def test_what_is_not_there_is_said_before_ray(data, tmp_path, override, said, capsys, launched):

@@ -184,7 +184,7 @@ def test_the_model_s_own_draft_is_refused(composed):
     model = "actor_rollout_ref.model.mtp"
     trained = changed(composed, **{f"{model}.enable": True})
     assert Settings.from_config(trained).mode is Mode.ON
-    with pytest.raises(ArrolError, match=r"model\.mtp\.enable_rollout is True"):
+    with pytest.raises(ArrolError, match=r"model\.mtp\.enable_rollout is true"):
         Settings.from_config(changed(trained, **{f"{model}.enable_rollout": True}))
 
 

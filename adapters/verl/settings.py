@@ -220,6 +220,8 @@ def _check_verl(config: Any, pruning: PruningConfig) -> None:
             f"arrol.min_survivors is {pruning.min_survivors}; allowed is less than {ROLLOUT}.n, "
             f"which is {size}: nothing would ever be pruned."
         )
+    for key in ("trainer.n_gpus_per_node", "trainer.nnodes"):
+        check_integer(key, select(config, key), 1)
     prompts = select(config, "data.train_batch_size")
     check_integer("data.train_batch_size", prompts, 1)
     mini = "actor_rollout_ref.actor.ppo_mini_batch_size"
