@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import shutil
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -18,7 +16,7 @@ from arrol.adapters.verl.checkpoints import FOLDER
 from arrol.adapters.verl.rollout_log import write_rollouts
 from arrol.adapters.verl.rollouts import Row, as_rollouts, loss_counts
 from arrol.adapters.verl.settings import Settings
-from arrol.adapters.vllm.pruner import Record, unpack
+from arrol.adapters.vllm.pruner import Record, head_text, unpack
 from arrol.controller import PruningController
 from arrol.errors import ArrolError, check_integer
 from arrol.files import write_atomically
@@ -48,7 +46,7 @@ class PruningLoop:
         self.plan: PruningPlan | None = None
         self._submitted: dict[str, int] = {}
         self._records: dict[int, Record] = {}
-        self._counts: Counter[str] = Counter()
+        self._tokens = 0
 
     def start(self, hidden_size: int) -> None:
         """The model is known: make the head that reads its hidden states [hidden_size]."""
@@ -64,9 +62,8 @@ class PruningLoop:
         # A step's prompts come after this, and all of them end within the step.
         self._submitted.clear()
         self._records.clear()
-        self._counts.clear()
-        sent = base64.b64encode(head.to_bytes()).decode("ascii") if head.version else ""
-        return self.plan.to_json(), sent
+        self._tokens = 0
+        return self.plan.to_json(), head_text(head if head.version else None)
 
     def submitted(self, uids: Sequence[str], group_size: int) -> None:
         """Prompts that go to the engines, with so many rollouts each."""
@@ -76,7 +73,7 @@ class PruningLoop:
         """Take in each server's records and counts."""
         for packed, status in answers:
             self._records.update({record.detection.key: record for record in unpack(packed)})
-            self._counts.update({name: status[name] for name in ("tokens", "decided", "pruned")})
+            self._tokens += status["tokens"]
 
     def observe(
         self, step: int, sampled: Sequence[Row], left: Sequence[Row], refilled: int
@@ -102,13 +99,13 @@ class PruningLoop:
             write_rollouts(Path(self.settings.rollouts).expanduser(), step, rows, rollouts)
         metrics = {f"arrol/{name}": value for name, value in found.items()}
         metrics |= {f"arrol/{name}": float(v) for name, v in asdict(leftovers).items()}
-        reasons = loss_counts(sampled, {row.uid for row in sampled})
+        reasons = loss_counts(sampled)
         metrics |= {f"arrol/trained_groups_{name}": float(v) for name, v in reasons.items()}
         metrics["arrol/plan_version"] = self.plan.version
         metrics["arrol/enforced"] = float(self.plan.mode is Mode.ON)
         metrics["arrol/cold_start"] = float(self.plan.calibration is None)
         metrics["arrol/refilled_prompts"] = refilled
-        metrics["arrol/engine_tokens"] = self._counts["tokens"]
+        metrics["arrol/engine_tokens"] = self._tokens
         metrics["arrol/survivor_tokens"] = sum(row.tokens for row in sampled if not row.pruned)
         metrics["arrol/pruned_tokens"] = sum(row.tokens for row in rows if row.pruned)
         return metrics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -10,6 +11,7 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 
 from arrol.adapters.verl.arrival import Arrivals
 from arrol.adapters.verl.requests import entry_of
+from arrol.adapters.vllm.pruner import filled
 from arrol.adapters.vllm.request import ARGUMENT, PruningArgs
 from arrol.adapters.vllm.support import PROCESSOR, check_engine, end_tokens, seeds_crash
 from arrol.errors import ArrolError
@@ -81,11 +83,11 @@ class PruningHttpServer(vLLMHttpServer):
             self._arrivals.expect(requests)
         return statuses[0]
 
-    async def arrol_take(self) -> tuple[dict[str, Any], dict[str, Any]]:
+    async def arrol_take(self) -> tuple[Mapping[str, Any], dict[str, Any]]:
         """Records since the last call, and the engine's counts."""
         answers = await self.engine.collective_rpc("arrol_take", args=("",))
         status = (await self.engine.collective_rpc("arrol_status"))[0]
-        return next((a for a in answers if a["detections"] != "[]"), answers[0]), status
+        return filled(answers), status
 
     async def generate(
         self,

@@ -13,6 +13,7 @@ from arrol.head_config import HeadConfig
 from arrol.records import Mode
 
 ROLLOUT = "actor_rollout_ref.rollout"
+AGENT = "single_turn_agent"  #: verl's name for the one agent loop that fits
 Value = TypeVar("Value")
 
 #: Fields of PruningConfig by their key in the group.
@@ -53,7 +54,7 @@ _NEEDED: dict[str, tuple[object, str]] = {
     f"{ROLLOUT}.name": ("vllm", "pruning happens inside that engine"),
     f"{ROLLOUT}.agent.agent_loop_manager_class": (None, "pruning brings one of its own"),
     f"{ROLLOUT}.agent.agent_loop_config_path": (None, "only verl's own single turn is marked"),
-    f"{ROLLOUT}.agent.default_agent_loop": ("single_turn_agent", "a rollout is one answer"),
+    f"{ROLLOUT}.agent.default_agent_loop": (AGENT, "a rollout is one answer"),
     f"{ROLLOUT}.multi_turn.enable": (False, "a rollout is one answer"),
     f"{ROLLOUT}.disaggregation.enabled": (False, "the engine that decodes must have the prompt"),
     f"{ROLLOUT}.data_parallel_size": (1, "replicas inside one engine can't be told apart"),

@@ -31,10 +31,9 @@ from arrol.adapters.verl.loop import PruningLoop
 from arrol.adapters.verl.replay_buffer import TRAIN, PruningReplayBuffer
 from arrol.adapters.verl.rollouts import Row, lone
 from arrol.adapters.verl.rows import read_rows
-from arrol.adapters.verl.settings import Settings
+from arrol.adapters.verl.settings import AGENT, Settings
 from arrol.errors import ArrolError
 
-AGENT = "single_turn_agent"  #: verl's name for the one agent loop that fits
 MICRO_ROWS = "micro_batch_size_per_gpu"  #: verl's name for the rows of a micro-batch
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from arrol.adapters.vllm.outputs import finished
-from arrol.adapters.vllm.pruner import Record, unpack
+from arrol.adapters.vllm.pruner import Record, filled, head_text, unpack
 from arrol.adapters.vllm.request import (
     PruningArgs,
     RolloutRequest,
@@ -141,7 +140,7 @@ class Frontend:
 
     def hold(self, head: Any | None) -> str:
         """Remember a head; gives what is sent."""
-        self._head = "" if head is None else base64.b64encode(head.to_bytes()).decode("ascii")
+        self._head = head_text(head)
         self._head_version = None if head is None else head.version
         return self._head
 
@@ -162,8 +161,7 @@ class Frontend:
 
     def rollouts(self, ended: Iterable[Ended], answers: Sequence[Any]) -> Iterator[TokenRollout]:
         """Rollouts of outputs and of the workers' answers to ``arrol_take``."""
-        packed = next((a for a in answers if a["detections"] != "[]"), answers[0])
-        records = {record.detection.key: record for record in unpack(packed)}
+        records = {record.detection.key: record for record in unpack(filled(answers))}
         for request, output in ended:
             record = records.pop(request.key, None)
             rollout, orphan = finished(request, output, record, self.sentinel, self.length(request))

@@ -191,6 +191,16 @@ def pack(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
+def filled(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The one of the workers' packed records that has any: ranks that decide alike send one."""
+    return next((a for a in answers if a["detections"] != "[]"), answers[0])
+
+
+def head_text(head: Any | None) -> str:
+    """A quality head as text, the argument of ``arrol_load_head``; empty for none."""
+    return "" if head is None else base64.b64encode(head.to_bytes()).decode("ascii")
+
+
 def unpack(packed: Mapping[str, Any]) -> list[Record]:
     """The inverse of :func:`pack`."""
     detections = [Detection.from_dict(values) for values in json.loads(packed["detections"])]
