@@ -28,7 +28,8 @@ VLLM_TESTS = ("tests/test_vllm_identity.py", "tests/test_vllm_decisions.py",
 V2_CONTRACT = (CONTRACT, "-k", "vLLM and not (tight or own or whole_contract or promised)")
 V2_TESTS = ("tests/test_vllm_identity.py", "tests/test_vllm_limits.py", "-k",
             "identity or preempted")  # fmt: skip
-VERL_LAST = "tests/test_verl_training.py"  # whole training loops; the quick tests come first
+# Whole training loops go first: a worker that is done with its file takes what is left.
+VERL_FIRST = ("tests/test_verl_training.py", "tests/test_verl_modes.py")
 # Ray's processes keep what they compile, whatever the machine says: there are many of them.
 COMPILED = {"PYTHONDONTWRITEBYTECODE": None}
 VLLM_BENCHES = ("vllm_overhead.py", "vllm_speedup.py", "vllm_drain.py")
@@ -99,11 +100,9 @@ def tests_verl(session: nox.Session) -> None:
     if session.posargs:
         session.run("pytest", *session.posargs, env=COMPILED)
         return
-    quick = sorted(str(path) for path in Path("tests").glob("test_verl_*.py"))
-    quick.remove(VERL_LAST)
-    session.run("pytest", "-n", "2", "--dist", "loadfile", *quick, env=COMPILED)
-    # One training at a time: verl names its sockets by Ray's job, and each Ray counts from one.
-    session.run("pytest", "--durations=5", VERL_LAST, env=COMPILED)
+    others = sorted({str(path) for path in Path("tests").glob("test_verl_*.py")} - {*VERL_FIRST})
+    session.run("pytest", "-n", "2", "--dist", "loadfile", "--no-loadscope-reorder",
+                "--durations=9", *VERL_FIRST, *others, env=COMPILED)  # fmt: skip
 
 
 @nox.session

@@ -3,9 +3,6 @@
 * A reward.
 * A quicker poll: verl's replay buffer looks every 2 s whether the rollouts are there, so a step's
   generation would be measured in steps of 2 s. There is no setting for it.
-* One order of rows. Plain verl takes them as they ended. Those that ended first are short, so the
-  first micro-batches are padded less; the adapter sorts rows by prompt, so that a run can be
-  repeated. Here both do, or their log-probs and updates could not be compared row by row.
 """
 
 from __future__ import annotations
@@ -36,14 +33,4 @@ def _poll_often() -> None:
     ReplayBuffer.__init__ = quick
 
 
-def _sort_rows() -> None:
-    materialize = ReplayBuffer._materialize_batch
-
-    def by_prompt(self: Any, partition: str, uids: list[str], rows: dict[str, Any]) -> Any:
-        return materialize(self, partition, uids, {key: rows[key] for key in sorted(rows)})
-
-    ReplayBuffer._materialize_batch = by_prompt
-
-
 _poll_often()
-_sort_rows()

@@ -8,16 +8,17 @@ on, on, off, of which the first steps don't count. The demo itself is too small 
 are 256 rollouts of a larger model, whose weights are random: a text ends at each token with about
 the same probability, lengths are geometric and cut at --longest. Rewards are 0 or 1 by the text
 alone; scores mean nothing then, and the guard is off: what is pruned matters for speed only by
-how much it is. In both modes verl looks for finished rollouts every .05 s and not every 2 s, and
-has the rows of a batch in order of their prompts (why: see verl_hooks.py).
+how much it is. In both modes verl looks for finished rollouts every .05 s and not every 2 s (see
+verl_hooks.py); all else of plain verl is as it comes.
 
 Bounds; the exit code is 1 if one fails:
 
 * log-prob and update fall as the kept share of ROWS, within 10%: a kept row may take at most 1.1
   times what a row takes in plain verl. Rows, because a micro-batch of the demo is padded to its
-  longest row, and of 32 rows one is nearly always as long as they get: a short row costs as much
-  as a long one. The share of tokens is printed beside it; it is lower, as short rollouts are
-  never pruned, and counts where padding is removed (use_remove_padding, which needs a GPU).
+  longest row: a short row may cost as much as a long one. Plain verl has rows as they ended, the
+  adapter by length within a mini-batch, so that it may pad less. The share of tokens is printed
+  beside it; it is lower, as short rollouts are never pruned, and counts where padding is removed
+  (use_remove_padding, which needs a GPU).
 * the adapter's own work (sending the plan, fetching decisions, learning from outcomes, training
   the head, taking rows out) takes at most 2% of the step.
 

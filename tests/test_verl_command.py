@@ -19,6 +19,7 @@ from ray.exceptions import RayTaskError
 from verl.experimental.reward_loop.reward_manager.dapo import DAPORewardManager
 
 from arrol.adapters.verl import command
+from arrol.adapters.verl.checkpoints import MARKER
 from arrol.adapters.verl.composition import HERE, compose_config
 from arrol.adapters.verl.demo import processes
 from arrol.adapters.verl.settings import Settings
@@ -156,6 +157,10 @@ def test_a_reader_that_leaves_early_is_no_error():
         (["demo=cpu", "arrol.min_survivors=16"], r"arrol\.min_survivors is 16; allowed is less"),
         (["demo=cpu", "actor_rollout_ref.actor.ppo_mini_batch_size=24"],
          r"ppo_mini_batch_size is 24; allowed"),
+        (["arrol.keep_ratio=.4,.6"], r"'arrol\.keep_ratio=\.4,\.6' is a sweep .* allowed is one"),
+        (["arrol.seed=range(1,3)"], r"'arrol\.seed=range\(1,3\)' is a sweep"),
+        (["demo=cpu", "+actor_rollout_ref.rollout.engine_kwargs.vllm.logits_processors=a.b"],
+         r"logits_processors is 'a\.b'; allowed is a list"),
         (["--multirun"], r"--multirun is no option; allowed are --help"),
         (["arrol.mode=off", "actor_rollout_ref.model.path=./none"], r"model\.path is '\./none'"),
         ([f"recipes={BASE}"], r"data\.train_files is 'data/dapo-math-17k\.parquet'; allowed"),
@@ -199,6 +204,31 @@ def test_a_checkpoint_without_our_state_is_refused_before_ray(data, tmp_path, ca
     assert command.main([*words, "arrol.mode=off"]) == 0
     (folder / "arrol").mkdir()
     assert command.main(words) == 0
+
+
+def test_a_marker_of_a_checkpoint_that_is_gone_is_refused(data, tmp_path, capsys, launched):
+    (tmp_path / MARKER).write_text("7")
+    words = [f"recipes={BASE}", *data, f"trainer.default_local_dir={tmp_path}"]
+    assert command.main(words) == 2
+    assert "names step 7, whose folder global_step_7 is gone" in capsys.readouterr().err
+    assert command.main([*words, "trainer.resume_mode=disable"]) == 0
+    (tmp_path / "global_step_7").mkdir()
+    assert command.main(words) == 0
+
+
+def test_a_recipe_that_nothing_would_read_is_refused(tmp_path, capsys):
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes" / "mine.yaml").write_text("arrol: {keep_ratio: 0.25}\n")
+    words = ["recipes=mine", f"hydra.searchpath=[{tmp_path}]", "--print-config"]
+    assert command.main(words) == 2
+    assert "the first line '# @package _global_'" in capsys.readouterr().err
+
+
+def test_output_that_cant_be_written_is_one_sentence():
+    line = f"{sys.executable} -P -m arrol.adapters.verl_run --print-config > /dev/full"
+    result = subprocess.run(["bash", "-c", line], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert result.stderr == "verl_run: the output can't be written: No space left on device.\n"
 
 
 def test_a_folder_may_have_any_name(tmp_path, capsys):

@@ -1,13 +1,13 @@
-"""Real training: verl's loop with Ray, TransferQueue, FSDP and vLLM's CPU engine, in each mode.
+"""Training with pruning, and going on after a kill.
 
-Each run is a process of its own, started as a user starts it; together they take some minutes.
+Each run is a process of its own, started as a user starts it: verl's loop with Ray, TransferQueue,
+FSDP and vLLM's CPU engine.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -18,17 +18,14 @@ pytest.importorskip("vllm", reason="vLLM is not installed")
 
 import torch
 import verl_toy as toy
-from verl_toy import BATCH, DETECT, GROUP, REPEATABLE, Run, train
+from verl_toy import BATCH, DETECT, GROUP, STEPS, Run, train
 
-STEPS = 6
-PLAIN = Path(__file__).with_name("verl_plain.py")
 #: Pruning with a reference model, which is cut into micro-batches of its own.
 ON = (
-    *REPEATABLE, "arrol.mode=on", "trainer.save_freq=2", "actor_rollout_ref.actor.use_kl_loss=true",
+    *toy.REPEATABLE, "arrol.mode=on", "trainer.save_freq=2",
+    "actor_rollout_ref.actor.use_kl_loss=true",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=24",
 )  # fmt: skip
-#: Figures that depend on the clock, or on which process they were taken in.
-CLOCK = re.compile(r"^(timing|perf/|actor/perf/)")
 
 
 @pytest.fixture(scope="module")
@@ -45,44 +42,13 @@ def on(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def shadow(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train(
-        files, tmp_path_factory.mktemp("shadow"), "arrol.mode=shadow", "trainer.test_freq=4",
-        f"trainer.total_training_steps={STEPS}",
-    )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def dapo(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Dynamic sampling, the paper's own rule, two servers and two data-parallel ranks."""
-    return train(
-        files, tmp_path_factory.mktemp("dapo"), "arrol.mode=on", "arrol.preset=paper",
-        "algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc",
-        "actor_rollout_ref.actor.clip_ratio_high=0.28",
-        f"trainer.total_training_steps={STEPS}",
-        "actor_rollout_ref.actor.loss_agg_mode=token-mean",
-        "trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2",
-    )  # fmt: skip
-
-
-def rises(run: Run, name: str = "critic/score/mean") -> None:
-    assert run.code == 0, run.log[-3000:]
-    curve = run.curve(name)
-    assert sum(curve[-2:]) / 2 > sum(curve[:2]) / 2 + 0.1, curve
-
-
 def test_the_reward_rises_with_pruning(on: Run) -> None:
-    rises(on)
-    rises(on, "arrol/pass_rate")
+    toy.rises(on)
+    toy.rises(on, "arrol/pass_rate")
 
 
-def test_the_reward_rises_in_shadow_mode(shadow: Run) -> None:
-    rises(shadow)
-
-
-def test_the_reward_rises_with_dynamic_sampling(dapo: Run) -> None:
-    rises(dapo, "arrol/pass_rate")
+def test_plans_and_weights_are_those_of_the_step(on: Run) -> None:
+    toy.in_step(on)
 
 
 def test_half_of_the_rollouts_are_pruned_at_the_detection_length(on: Run) -> None:
@@ -132,18 +98,6 @@ def test_the_optimizer_makes_as_many_steps_as_configured(on: Run) -> None:
     assert {int(entry["step"]) for entry in state.values()} == {STEPS * 2}  # 16 prompts in eights
 
 
-def test_plans_and_weights_are_those_of_the_step(on: Run, dapo: Run) -> None:
-    for run in (on, dapo):
-        for step, metrics in run.steps.items():
-            assert metrics["arrol/plan_version"] == step
-            assert metrics["training/off_policy/trajectory_staleness/max"] == 0
-            found = [r["detection"] for r in run.rollouts(step) if "detection" in r]
-            assert found
-            assert {d["version"] for d in found} == {step}
-            for name in ("undecided", "stale", "orphans", "mismatched", "missing", "failed"):
-                assert metrics[f"arrol/{name}"] == 0, name
-
-
 def test_head_and_scores_come_with_the_first_labels(on: Run) -> None:
     assert not any("score" in row for row in on.rollouts(1))  # no head yet
     assert all("score" in row for row in on.rollouts(2) if "detection" in row)
@@ -156,45 +110,6 @@ def test_outcome_and_reward_are_kept_apart(on: Run) -> None:
     assert {(round(r["reward"], 6), r["outcome"]) for r in shaped} == {
         (1.0, True), (0.9, True), (0.0, False), (-0.1, False),
     }  # fmt: skip
-
-
-def test_shadow_decides_and_keeps_everything(shadow: Run) -> None:
-    for step in shadow.steps:
-        rollouts = shadow.rollouts(step)
-        assert {r["finish_reason"] for r in rollouts} <= {"stop", "length"}
-        assert not any(r["detection"]["enforced"] for r in rollouts if "detection" in r)
-    last = [r["detection"] for r in shadow.rollouts(STEPS) if "detection" in r]
-    assert {d["keep"] for d in last} == {True, False}
-
-
-def test_validation_is_left_alone(shadow: Run) -> None:
-    for step in (4, STEPS):
-        accuracy = shadow.steps[step]["val-core/toy/acc/mean@1"]
-        assert accuracy * 8 == round(accuracy * 8)  # the toy has 8 prompts to validate with
-    # Its rollouts are none of the step's.
-    assert shadow.steps[4]["arrol/rollouts"] == BATCH * GROUP == len(shadow.rollouts(4))
-
-
-def test_a_filtered_group_is_replaced_and_still_observed(dapo: Run) -> None:
-    name = "training/filter_groups/evicted_samples"
-    evicted = [metrics.get(name, 0) for metrics in dapo.steps.values()]
-    assert sum(evicted) > 0
-    for step, metrics in dapo.steps.items():
-        rollouts = dapo.rollouts(step)
-        assert metrics["arrol/rollouts"] == len(rollouts)
-        assert len(rollouts) == (BATCH + metrics["arrol/refilled_prompts"]) * GROUP
-        for reason in ("too_few_survivors", "all_right", "all_wrong"):
-            assert metrics[f"arrol/trained_groups_{reason}"] == 0
-
-
-def test_a_group_stays_with_one_server(dapo: Run) -> None:
-    servers = defaultdict(set)
-    for step in dapo.steps:
-        for row in dapo.rollouts(step):
-            if "detection" in row:
-                servers[row["group"]].add(row["detection"]["engine"])
-    assert {len(found) for found in servers.values()} == {1}
-    assert set().union(*servers.values()) == {0, 1}
 
 
 def test_a_killed_run_goes_on_as_if_it_had_not_been(on: Run, files: Path, tmp_path: Path) -> None:
@@ -220,30 +135,8 @@ def test_a_killed_run_goes_on_as_if_it_had_not_been(on: Run, files: Path, tmp_pa
         assert tmp_path.joinpath(*parts).read_bytes() == on.folder.joinpath(*parts).read_bytes()
 
 
-GREEDY = (
-    # Always the likeliest token: verl's own seeds are one for all, or none. Rollouts of a prompt
-    # are then alike, so advantages are taken over the batch.
-    "actor_rollout_ref.rollout.top_k=1", "algorithm.adv_estimator=reinforce_plus_plus",
-    "actor_rollout_ref.actor.ppo_mini_batch_size=16", "trainer.total_training_steps=3",
-)  # fmt: skip
-
-
-def test_mode_off_is_plain_verl(files: Path, tmp_path: Path) -> None:
-    off = train(files, tmp_path / "off", *GREEDY, "arrol.mode=off")
-    plain = train(files, tmp_path / "plain", *GREEDY, program=(str(PLAIN),))
-    assert (off.code, plain.code) == (0, 0), off.log[-2000:] + plain.log[-2000:]
-    assert off.steps.keys() == plain.steps.keys() == {1, 2, 3}
-    assert not any(name.startswith("arrol") for name in off.steps[1])
-    for step, metrics in plain.steps.items():
-        assert off.steps[step].keys() == metrics.keys()
-        for name, value in metrics.items():
-            if not CLOCK.match(name) and value is not None:
-                # Rows come in the order in which they were done, which rounds sums differently.
-                assert off.steps[step][name] == pytest.approx(value, rel=1e-5, abs=1e-6), name
-
-
 def same_numbers(found: dict[str, float], wanted: dict[str, float]) -> None:
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
-        if not CLOCK.match(name):
+        if not toy.CLOCK.match(name):
             assert found[name] == value, name

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BATCH, GROUP, DETECT = 16, 8, 6
+BATCH, GROUP, DETECT, STEPS = 16, 8, 6, 6
 OVERRIDES = (
     "demo=cpu",
     f"data.train_batch_size={BATCH}",
@@ -26,6 +27,8 @@ OVERRIDES = (
     "trainer.logger=[console,file]",
 )
 MARKER = "latest_checkpointed_iteration.txt"  #: verl's, of the last whole checkpoint
+#: Figures that depend on the clock, or on which process they were taken in.
+CLOCK = re.compile(r"^(timing|perf/|actor/perf/)")
 #: What makes a run repeatable; verl's own switches.
 REPEATABLE = (
     "actor_rollout_ref.rollout.full_determinism=true",
@@ -125,3 +128,22 @@ def train(
     lines = metrics.read_text().splitlines() if metrics.exists() else []
     steps = {entry["step"]: entry["data"] for entry in map(json.loads, lines)}
     return Run(done.returncode, steps, folder, log.read_text())
+
+
+def rises(run: Run, name: str = "critic/score/mean") -> None:
+    """The last steps' figure is above the first ones'."""
+    assert run.code == 0, run.log[-3000:]
+    curve = run.curve(name)
+    assert sum(curve[-2:]) / 2 > sum(curve[:2]) / 2 + 0.1, curve
+
+
+def in_step(run: Run) -> None:
+    """Plans, heads and weights are those of the step, and every decision is accounted for."""
+    for step, metrics in run.steps.items():
+        assert metrics["arrol/plan_version"] == step
+        assert metrics["training/off_policy/trajectory_staleness/max"] == 0
+        found = [r["detection"] for r in run.rollouts(step) if "detection" in r]
+        assert found
+        assert {d["version"] for d in found} == {step}
+        for name in ("undecided", "stale", "orphans", "mismatched", "missing", "failed"):
+            assert metrics[f"arrol/{name}"] == 0, name

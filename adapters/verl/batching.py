@@ -122,6 +122,9 @@ def arrange(
     loads l₁ ≤ l₂ leaves a difference between −(e₁ − e₂) and l₂ − l₁.) Padding is dealt last: cells
     differ by at most one row of it, and every mini-batch has a survivor.
 
+    The rows of a cell go from the shortest to the longest: where padding to the longest row of a
+    micro-batch can't be removed, there is least of it then. Sums over the cell don't change.
+
     Args:
         lengths_N: tokens of each row, or another measure of its work (verl's
             ``calculate_workload``).
@@ -192,9 +195,8 @@ def _load(cell: list[int], lengths_N: Sequence[int]) -> int:
 def _deal(
     rows: list[int], padding: list[int], lengths_N: Sequence[int], dp_size: int
 ) -> list[list[int]]:
-    """One mini-batch's cells: equal counts, balanced loads, padding spread."""
+    """One mini-batch's cells: equal counts, balanced loads, padding spread, shortest first."""
     dealt = [*sorted(rows, key=lengths_N.__getitem__, reverse=True), *padding]
-    places = {row: place for place, row in enumerate([*rows, *padding])}
     cells: list[list[int]] = [[] for _ in range(dp_size)]
     loads = [0] * dp_size
     for start in range(0, len(dealt), dp_size):
@@ -203,4 +205,4 @@ def _deal(
         for cell, row in zip(lightest_first, block, strict=True):
             cells[cell].append(row)
             loads[cell] += lengths_N[row]
-    return [sorted(cell, key=places.__getitem__) for cell in cells]
+    return [sorted(cell, key=lengths_N.__getitem__) for cell in cells]

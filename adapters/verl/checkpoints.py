@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from arrol.errors import ArrolError
 from arrol.files import write_atomically
 
 FOLDER = "arrol"  #: of a checkpoint, for what is ours
@@ -32,3 +33,20 @@ def mend_marker(folder: Path) -> None:
         write_atomically(marker, str(max(whole)))
     else:
         marker.unlink()
+
+
+def check_marker(folder: Path) -> None:
+    """See that the checkpoint which verl's marker names is there.
+
+    verl would say so in its log only, and begin anew.
+
+    Raises:
+        ArrolError: it is gone.
+    """
+    marker = folder / MARKER
+    step = marker.read_text("utf-8", "replace").strip() if marker.is_file() else ""
+    if step.isdecimal() and not (folder / f"global_step_{int(step)}").is_dir():
+        raise ArrolError(
+            f"{marker} names step {step}, whose folder global_step_{int(step)} is gone; allowed is "
+            "a folder with it, or trainer.resume_mode=disable to begin anew."
+        )

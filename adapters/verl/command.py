@@ -92,11 +92,11 @@ def run(arguments: Sequence[str]) -> None:
     """
     words, shown, wanted = _split(arguments)
     if shown == "help":
-        print(help_text())
+        _show(help_text() + "\n")
         return
     config = compose_config(words)
     if shown == "config":
-        print(_yaml(config, wanted), end="")
+        _show(_yaml(config, wanted))
         return
     settings = Settings.from_config(config)
     if settings.mode is not Mode.OFF:
@@ -202,6 +202,16 @@ def help_text() -> str:
         demo=demo,
         group=text[text.index("# null is") :].rstrip(),
     )
+
+
+def _show(text: str) -> None:
+    try:
+        print(text, end="", flush=True)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        sys.stdout = None  # or the interpreter would try again at its end
+        raise ArrolError(f"the output can't be written: {error.strerror}.") from None
 
 
 def _settle(node: Any) -> None:

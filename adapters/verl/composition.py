@@ -47,6 +47,11 @@ def compose_config(overrides: Sequence[str] = ()) -> DictConfig:
     except (HydraException, OmegaConfBaseException, RecursionError, TypeError, ValueError,
             YAMLError) as error:  # fmt: skip
         raise _sentence(error, words) from None
+    if "recipes" in config:
+        raise ArrolError(
+            f"{' '.join(words)} sets recipes.{next(iter(config.recipes), '')}, which nothing "
+            "reads; allowed in a recipe of your own is the first line '# @package _global_'."
+        )
     _name_mode(config)
     return config
 
@@ -99,6 +104,11 @@ def _search_path(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
                 f"{word!r} is no override; allowed is key=value, and key='value' where the "
                 f"value has other signs than letters and digits ({_first_line(error)})."
             ) from None
+        if override.is_sweep_override():
+            raise ArrolError(
+                f"{word!r} is a sweep over several values; allowed is one, as a run has one: "
+                "key=[a,b] is a list, and key='a,b' a text with a comma."
+            )
         if override.key_or_group != _SEARCH_PATH:
             words.append(word)
             continue

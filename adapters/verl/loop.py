@@ -164,7 +164,7 @@ class PruningLoop:
             note = json.loads((source / RUN).read_text(encoding="utf-8"))
             check_integer("step", note["step"], step, step)
             check_integer("prompts", note["prompts"], 0)
-        except (KeyError, OSError, TypeError, ValueError) as error:
+        except (KeyError, OSError, RecursionError, TypeError, ValueError) as error:
             raise ArrolError(
                 f"{source} can't be read ({error}); allowed is a checkpoint that was saved with "
                 "arrol.mode on or shadow, or trainer.resume_mode=disable."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from arrol.adapters.verl.checkpoints import FOLDER
+from arrol.adapters.verl.checkpoints import FOLDER, check_marker
 from arrol.adapters.verl.settings import select
 from arrol.errors import ArrolError, as_member
 from arrol.records import Mode
@@ -59,6 +59,9 @@ def _check_resume(config: Any) -> None:
     mode = select(config, "trainer.resume_mode")
     if mode not in RESUME:
         raise ArrolError(f"trainer.resume_mode is {mode!r}; allowed is {', '.join(RESUME)}.")
+    local = select(config, "trainer.default_local_dir")
+    if mode == "auto" and isinstance(local, str) and "://" not in local:
+        check_marker(Path(local))
     if mode != "resume_path":
         return
     path = select(config, "trainer.resume_from_path")

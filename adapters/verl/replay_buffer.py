@@ -70,6 +70,11 @@ class PruningReplayBuffer(ReplayBuffer):
             # With independent draws it can happen that a whole batch is pruned.
             self._refill(batch_size)
 
+    def score(self, rows: Sequence[Row]) -> None:
+        """Put rows in place of those sampled, which a colocated reward model had not seen yet."""
+        scored = {row.row_key: row for row in rows}
+        self.sampled = [scored.get(row.row_key, row) for row in self.sampled]
+
     def _survivors(self, batch: KVBatchMeta) -> KVBatchMeta:
         # Rows come in the order in which they were finished; training should not depend on it.
         order = sorted(range(len(batch)), key=lambda i: _place(batch.keys[i]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, TypeVar
@@ -208,6 +208,10 @@ def _check_verl(config: Any, pruning: PruningConfig) -> None:
                 f"{key} is {shown}; allowed where rollouts are pruned is {_shown(needed)}, "
                 f"as {why}."
             )
+    processors = f"{ROLLOUT}.engine_kwargs.vllm.logits_processors"
+    given = select(config, processors)
+    if given is not None and (isinstance(given, str) or not isinstance(given, Sequence)):
+        raise ArrolError(f"{processors} is {given!r}; allowed is a list of classes' names.")
     mtp = f"{ROLLOUT}.mtp"
     if select(config, f"{mtp}.enable") and select(config, f"{mtp}.enable_rollout"):
         raise ArrolError(

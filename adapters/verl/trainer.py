@@ -7,7 +7,6 @@ outcomes. Log-probs, advantages and updates then see survivors only.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -56,6 +55,18 @@ class PruningTrainer(PPOTrainerSync):
 
     # ---- what verl asks for ---------------------------------------------------------------------
 
+    def _init_resource_pool_mgr(self) -> None:
+        """As verl's, whose own error would be a traceback."""
+        super()._init_resource_pool_mgr()
+        wanted, found = self.resource_pool_manager.get_n_gpus(), ray.cluster_resources()
+        there = int(found.get("GPU", 0) + found.get("NPU", 0))
+        if there < wanted:
+            raise ArrolError(
+                f"the run takes {wanted} GPUs (trainer.n_gpus_per_node on each of trainer.nnodes, "
+                f"and what reward models have of their own); allowed is at most {there}, which is "
+                "what Ray has (demo=cpu trains without any)."
+            )
+
     def _build_replay_buffer(self) -> PruningReplayBuffer:
         sampler, data = self.config.trainer.v1.sampler, self.config.data
         metric = self._resolve_filter_groups_metric()
@@ -96,7 +107,9 @@ class PruningTrainer(PPOTrainerSync):
         ])  # fmt: skip
         self.loop.start(sizes[0])
         if self.global_steps:
-            self._prompts = self.loop.load(self._folder(), self.global_steps)
+            given = self.config.trainer.resume_mode == "resume_path"
+            folder = self.config.trainer.resume_from_path if given else self._folder()
+            self._prompts = self.loop.load(folder, self.global_steps)
 
     def on_step_begin(self) -> None:
         """Send plan and head: the engines are awake, with this step's weights."""
@@ -113,15 +126,23 @@ class PruningTrainer(PPOTrainerSync):
             self.loop.take(self._ask("arrol_take", [()] * len(self._servers)))
         super().on_sample_end()
 
+    def _compute_reward_colocate(
+        self, batch: KVBatchMeta, metrics: dict[str, Any] | None = None
+    ) -> KVBatchMeta:
+        """As verl's; outcomes are known only now."""
+        batch = super()._compute_reward_colocate(batch, metrics)
+        if batch.partition_id == TRAIN:
+            self.replay_buffer.score(self._read(batch.keys, batch.tags))
+        return batch
+
     def _balance_batch(
         self, batch: KVBatchMeta, metrics: dict[str, Any], *args: Any, **kwargs: Any
     ) -> KVBatchMeta:
         """Learn from the outcomes, then lay the survivors out in mini-batches."""
         buffer: PruningReplayBuffer = self.replay_buffer
         with marked_timer("arrol_observe", self.timing_raw):
-            scored = {row.row_key: row for row in self._read(batch.keys, batch.tags)}
-            rows = [scored.get(row.row_key, row) for row in buffer.sampled]
-            metrics.update(self.loop.observe(self.global_steps, rows, buffer.left, buffer.refilled))
+            step, left, refilled = self.global_steps, buffer.left, buffer.refilled
+            metrics.update(self.loop.observe(step, buffer.sampled, left, refilled))
         with marked_timer("arrol_head", self.timing_raw):
             metrics.update(self.loop.train_head())
         with marked_timer("arrol_layout", self.timing_raw):
@@ -149,21 +170,25 @@ class PruningTrainer(PPOTrainerSync):
 
     def _compute_old_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """As verl's, in micro-batches that the survivors can be cut into."""
-        self._cut(batch, self.config.actor_rollout_ref.rollout)
+        self._set_micro_rows(batch, self._divisor(self.config.actor_rollout_ref.rollout))
         return super()._compute_old_log_prob(batch, metrics)
 
     def _compute_ref_log_prob(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """As verl's, in micro-batches that the survivors can be cut into."""
-        self._cut(batch, self.config.actor_rollout_ref.ref)
+        self._set_micro_rows(batch, self._divisor(self.config.actor_rollout_ref.ref))
         return super()._compute_ref_log_prob(batch, metrics)
 
-    def _cut(self, batch: KVBatchMeta, config: Any) -> None:
+    def _divisor(self, config: Any) -> int | None:
+        if config.log_prob_use_dynamic_bsz:
+            return None
         assert self._plan is not None
+        rank_rows = self._plan.padded // self._plan.dp_size
+        return largest_divisor(rank_rows, config.log_prob_micro_batch_size_per_gpu)
+
+    def _set_micro_rows(self, batch: KVBatchMeta, rows: int | None) -> None:
         batch.extra_info.pop(MICRO_ROWS, None)
-        if not config.log_prob_use_dynamic_bsz:
-            limit = config.log_prob_micro_batch_size_per_gpu
-            rank_rows = self._plan.padded // self._plan.dp_size
-            batch.extra_info[MICRO_ROWS] = largest_divisor(rank_rows, limit)
+        if rows is not None:
+            batch.extra_info[MICRO_ROWS] = rows
 
     def _compute_advantage(self, batch: KVBatchMeta, metrics: dict[str, Any]) -> KVBatchMeta:
         """As verl's, and nothing for groups of which fewer than two survived.
@@ -200,9 +225,7 @@ class PruningTrainer(PPOTrainerSync):
             "dataloader_kwargs": {"shuffle": False},
             "temperature": self.config.actor_rollout_ref.rollout.temperature,
         })  # fmt: skip
-        batch.extra_info.pop(MICRO_ROWS, None)
-        if self._plan.micro_rows is not None:
-            batch.extra_info[MICRO_ROWS] = self._plan.micro_rows
+        self._set_micro_rows(batch, self._plan.micro_rows)
         output = rename_dict(self.actor_rollout_wg.update_actor(batch)["metrics"], "actor/")
         output["perf/mfu/actor"] = output.pop("actor/mfu")
         metrics.update(reduce_metrics(output))
@@ -237,17 +260,12 @@ class PruningTrainer(PPOTrainerSync):
 
     def _save_checkpoint(self) -> None:
         """Ours first: verl names a checkpoint as the latest when all of it is written."""
-        folder = os.path.join(
-            self.config.trainer.default_local_dir, f"global_step_{self.global_steps}"
-        )
-        self.loop.save(folder, self.global_steps, self._prompts)
+        self.loop.save(self._folder(), self.global_steps, self._prompts)
         super()._save_checkpoint()
 
-    def _folder(self) -> str:
-        trainer = self.config.trainer
-        if trainer.resume_mode == "resume_path":
-            return str(trainer.resume_from_path)
-        return os.path.join(trainer.default_local_dir, f"global_step_{self.global_steps}")
+    def _folder(self) -> Path:
+        folder = Path(self.config.trainer.default_local_dir)
+        return folder / f"global_step_{self.global_steps}"
 
     # ---- servers and rows -----------------------------------------------------------------------
 

@@ -38,7 +38,7 @@ def engine_values(pairs: Sequence[str], allowed: Sequence[str]) -> dict[str, Any
             raise ArrolError(f"--engine {name} is given twice; allowed is once.")
         try:
             values[name] = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             values[name] = text
     return values
 

@@ -122,7 +122,7 @@ class PruningArgs:
             for key in args.keys:
                 check_integer("key", key, 0, 2**64 - 1)
             check_integer("number of keys", len(args.keys), 1)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, RecursionError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{ARGUMENT} is {text!r}; allowed is what PruningArgs makes ({error})."
             ) from None

@@ -1,11 +1,12 @@
 """verl's platform for the CPU, registered on import (``VERL_USE_EXTERNAL_MODULES``).
 
 verl 0.9 trains on CUDA and NPU only. Here a CPU plays one GPU: Ray is told of a GPU that isn't
-there, memory figures are 0, and process groups use gloo.
+there, memory figures are 0, and process groups use gloo. Two demos may run at once.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import ModuleType
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed
+from ray.runtime_context import RuntimeContext
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
@@ -141,3 +143,15 @@ def _stay(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
 
 # verl pins the weights of a reference model.
 torch.Tensor.pin_memory = _stay  # type: ignore[assignment, method-assign]
+
+
+def _job_of_this_run(self: RuntimeContext) -> str:
+    """Ray's number of the job, and the run's: verl names sockets in /tmp by it.
+
+    Every Ray counts its jobs from one, so that two on one machine would take each other's weights.
+    """
+    return f"{_ray_job_id(self)}-{os.environ.get('ARROL_DEMO_RUN', '')}"
+
+
+_ray_job_id = RuntimeContext.get_job_id
+RuntimeContext.get_job_id = _job_of_this_run  # type: ignore[method-assign]

@@ -66,6 +66,7 @@ def set_environment(folder: Path) -> None:
     os.environ.update(_MUST)
     for name, value in _UNLESS_SET.items():
         os.environ.setdefault(name, value)
+    os.environ["ARROL_DEMO_RUN"] = str(os.getpid())  # see cpu_platform.py
     # Each process would compile every imported module again: 5 minutes in place of 1.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     sys.dont_write_bytecode = False
