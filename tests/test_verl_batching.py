@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, permutations
 from types import SimpleNamespace
 
 import numpy as np
@@ -140,6 +140,18 @@ class TestLayout:
         totals = [sum(map(case.load, rank)) for rank in case.cells()]
         assert max(totals) - min(totals) <= max(case.lengths) - min(case.lengths)
 
+    @given(st.lists(st.integers(1, 40), min_size=1, max_size=7), st.integers(1, 4))
+    def test_micro_batches_are_padded_as_little_as_can_be(self, lengths, limit):
+        """Against every other order of the rows of a cell."""
+        case = case_of(lengths, 1, 1, limit)
+        size, ((cell,),) = case.plan.micro_rows, case.cells()
+
+        def padded(order):
+            parts = [order[start : start + size] for start in range(0, len(order), size)]
+            return sum(size * max(case.lengths[row] for row in part) for part in parts)
+
+        assert padded(cell) == min(map(padded, permutations(cell)))
+
     @given(cases, st.randoms(use_true_random=False))
     def test_lengths_do_not_choose_the_mini_batch(self, case, random):
         before = [{row for row in rows if not case.padding[row]} for rows in case.mini_batches()]
@@ -172,14 +184,14 @@ class TestLayout:
         """Two ranks, two mini-batches: rows 0–3 and 4–6 with the padding, row 7.
 
         First 9, 7, 4, 1: 9 | 7, then 1 | 4, so 10 and 11. Then 8, 6, 5 and 1: 8 | 6, then 1 | 5,
-        so 9 and 11: the 11 goes to the rank that has 10.
+        so 9 and 11: the 11 goes to the rank that has 10. In a cell the shortest row comes first.
         """
         case = Case(plan_batches(7, 2, 2), [9, 7, 4, 1, 8, 6, 5, 1], [False] * 7 + [True], None)
-        assert case.cells() == [[[1, 2], [4, 7]], [[0, 3], [5, 6]]]
+        assert case.cells() == [[[2, 1], [7, 4]], [[3, 0], [6, 5]]]
 
     def test_padding_may_be_longer_than_a_survivor(self):
         """9 | 5, then the 20 of the padding goes to the 5 and the 3 to the 9."""
-        assert case_of([9, 5, 3], 1, 2).cells() == [[[1, 3]], [[0, 2]]]
+        assert case_of([9, 5, 3], 1, 2).cells() == [[[1, 3]], [[2, 0]]]
 
     def test_refuses_rows_that_were_not_planned(self):
         plan = plan_batches(3, 1, 2)

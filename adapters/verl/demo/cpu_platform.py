@@ -154,4 +154,4 @@ def _job_of_this_run(self: RuntimeContext) -> str:
 
 
 _ray_job_id = RuntimeContext.get_job_id
-RuntimeContext.get_job_id = _job_of_this_run  # type: ignore[method-assign]
+RuntimeContext.get_job_id = _job_of_this_run
