@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +47,23 @@ def started(**changes: Any) -> PruningLoop:
 
 
 def step(loop: PruningLoop, number: int) -> dict[str, float]:
-    """One step with an engine of our own: it scores by the head that it is sent."""
+    """One step; its metrics."""
+    metrics: dict[str, float] = {}
+    for found in phases(loop, number):
+        metrics |= found
+    return metrics
+
+
+def phases(loop: PruningLoop, number: int) -> Iterator[dict[str, float]]:
+    """A step, phase by phase, with an engine of our own: it scores by the head that it is sent."""
     rng = np.random.default_rng(number)
     loop.begin()
+    yield {}
     assert loop.plan is not None
     assert loop.head is not None
     uids = [f"p{number}-{place}" for place in range(PROMPTS)]
     loop.submitted(uids, GROUP)
+    yield {}
     decider = loop.plan.decider(0, loop.head.head.version)
     rows, records = [], []
     for uid in uids:
@@ -69,7 +81,9 @@ def step(loop: PruningLoop, number: int) -> dict[str, float]:
             ))  # fmt: skip
     counts = {"tokens": 0, "decided": len(records), "pruned": sum(r.pruned for r in rows)}
     loop.take([(pack(records), counts)])
-    return loop.observe(number, rows, [], 0) | loop.train_head()
+    yield {}
+    yield loop.observe(number, rows, [], 0)
+    yield loop.train_head()
 
 
 def _tensor(hidden_H: np.ndarray) -> Any:
@@ -78,18 +92,26 @@ def _tensor(hidden_H: np.ndarray) -> Any:
     return torch.from_numpy(hidden_H.astype(np.float32))[None]
 
 
-def test_a_loop_that_was_saved_goes_on_as_if_it_had_not_been(tmp_path: Path) -> None:
-    loop = started()
+@pytest.mark.parametrize("done", range(6))
+def test_a_run_killed_after_any_phase_goes_on_as_if_it_had_not_been(
+    tmp_path: Path, done: int
+) -> None:
+    loop = started(rollouts=str(tmp_path / "whole"))
     whole = {number: step(loop, number) for number in range(1, 7)}
-    again = started()
+    killed = started(rollouts=str(tmp_path / "killed"))
     for number in range(1, 4):
-        step(again, number)
-    again.save(tmp_path, 3, prompts=18)
-    resumed = started()
+        step(killed, number)
+    killed.save(tmp_path, 3, prompts=18)
+    step(killed, 4)
+    list(islice(phases(killed, 5), done))
+    resumed = started(rollouts=str(tmp_path / "killed"))
     assert resumed.load(tmp_path, 3) == 18
     for number in range(4, 7):
         np.testing.assert_equal(step(resumed, number), whole[number])
     assert resumed.controller.state_dict() == loop.controller.state_dict()
+    for number in range(1, 7):
+        texts = [(tmp_path / run / f"{number}.jsonl").read_text() for run in ("whole", "killed")]
+        assert texts[0] == texts[1]
 
 
 def test_pruning_starts_after_the_cold_start_and_the_head_learns() -> None:

@@ -30,7 +30,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shadow(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(
-        files, tmp_path_factory.mktemp("shadow"), "arrol.mode=shadow", "trainer.test_freq=4",
+        files, tmp_path_factory.mktemp("shadow"), "arrol.mode=shadow", "trainer.test_freq=2",
         f"trainer.total_training_steps={STEPS}",
     )  # fmt: skip
 
@@ -66,7 +66,7 @@ def test_shadow_decides_and_keeps_everything(shadow: Run) -> None:
 
 
 def test_validation_is_left_alone(shadow: Run) -> None:
-    for step in (4, STEPS):
+    for step in (2, STEPS):
         accuracy = shadow.steps[step]["val-core/toy/acc/mean@1"]
         assert accuracy * 8 == round(accuracy * 8)  # the toy has 8 prompts to validate with
     # Its rollouts are none of the step's.

@@ -114,22 +114,20 @@ def test_outcome_and_reward_are_kept_apart(on: Run) -> None:
 
 def test_a_killed_run_goes_on_as_if_it_had_not_been(on: Run, files: Path, tmp_path: Path) -> None:
     settings = (*ON, "trainer.resume_mode=auto", f"trainer.total_training_steps={STEPS}")
-    # While the checkpoint of step 4 is written: ours is there, verl's is not yet.
-    first = train(files, tmp_path, *settings, kill="_save_checkpoint:4")
-    assert first.code != 0
+    # While the checkpoint of step 4 is written: ours is there, verl's is not yet. The rollouts of
+    # two steps that the last whole checkpoint does not know of are there as well.
+    killed = train(files, tmp_path, *settings, kill="_save_checkpoint:4")
+    assert killed.code != 0
     assert (tmp_path / "ck" / "global_step_4" / "arrol").is_dir()
     assert (tmp_path / "ck" / toy.MARKER).read_text() == "2"
-    # Between the head's training and the advantages, with a whole checkpoint of step 4.
-    second = train(files, tmp_path, *settings, kill="_compute_advantage:6")
-    assert second.code != 0
-    third = train(files, tmp_path, *settings)
-    assert third.code == 0, third.log[-3000:]
-    assert [sorted(run.steps) for run in (first, second, third)] == [[1, 2, 3], [3, 4, 5], [5, 6]]
-    for run in (first, second, third):
+    resumed = train(files, tmp_path, *settings)
+    assert resumed.code == 0, resumed.log[-3000:]
+    assert [sorted(run.steps) for run in (killed, resumed)] == [[1, 2, 3], [3, 4]]
+    for run in (killed, resumed):
         for step, metrics in run.steps.items():
             same_numbers(metrics, on.steps[step])
     for step in range(1, STEPS + 1):
-        assert third.rollouts(step) == on.rollouts(step)
+        assert resumed.rollouts(step) == on.rollouts(step)
     for name in ("controller.json", "head_trainer.safetensors", "run.json"):
         parts = ("ck", f"global_step_{STEPS}", "arrol", name)
         assert tmp_path.joinpath(*parts).read_bytes() == on.folder.joinpath(*parts).read_bytes()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-BATCH, GROUP, DETECT, STEPS = 16, 8, 6, 6
+BATCH, GROUP, DETECT, STEPS = 16, 8, 6, 4
 OVERRIDES = (
     "demo=cpu",
     f"data.train_batch_size={BATCH}",

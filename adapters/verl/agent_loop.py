@@ -9,7 +9,7 @@ from verl.experimental.agent_loop import AgentLoopOutput
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ, AgentLoopWorkerTQ
 
 from arrol.adapters.verl.requests import marked
-from arrol.adapters.verl.server import PRUNED
+from arrol.adapters.verl.rollouts import PRUNED
 from arrol.adapters.verl.settings import Settings
 
 # Ray hands out actor classes; the class itself is what can be inherited from.

@@ -18,6 +18,8 @@ from arrol.records import FinishReason, Rollout
 if TYPE_CHECKING:  # it brings torch
     from arrol.adapters.vllm.pruner import Record
 
+PRUNED = "arrol_pruned"  #: a field that the server adds to a rollout's own: bool
+FINISH = "arrol_finish"  #: why the rollout ended: a FinishReason
 ACCURACY = "acc"  #: where verl's reward functions put whether an answer is right
 NO_SURVIVORS = "no_survivors"  #: the part of ``too_few_survivors`` that has none at all
 _ENDED = (FinishReason.STOP, FinishReason.LENGTH)

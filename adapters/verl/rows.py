@@ -7,8 +7,7 @@ from typing import Any
 
 import transfer_queue as tq
 
-from arrol.adapters.verl.rollouts import Row, outcome
-from arrol.adapters.verl.server import FINISH, PRUNED
+from arrol.adapters.verl.rollouts import FINISH, PRUNED, Row, outcome
 
 
 def read_rows(

@@ -11,6 +11,7 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 
 from arrol.adapters.verl.arrival import Arrivals
 from arrol.adapters.verl.requests import entry_of
+from arrol.adapters.verl.rollouts import FINISH, PRUNED
 from arrol.adapters.vllm.pruner import filled
 from arrol.adapters.vllm.request import ARGUMENT, PruningArgs
 from arrol.adapters.vllm.support import PROCESSOR, check_engine, end_tokens, seeds_crash
@@ -19,8 +20,6 @@ from arrol.plan import PruningPlan
 from arrol.records import FinishReason, Mode
 
 EXTENSION = "arrol.adapters.verl.extension.PruningColocateWorkerExtension"
-PRUNED = "arrol_pruned"  #: its field in a rollout's extra fields: bool
-FINISH = "arrol_finish"  #: why the rollout ended: a FinishReason
 
 
 class PruningHttpServer(vLLMHttpServer):
