@@ -171,16 +171,16 @@ def report_phases(measured: dict[Mode, dict[str, float]], predicted: Bands) -> N
     """Print the table of all modes, measured and predicted."""
     off, shadow, on = (measured[mode] for mode in (Mode.OFF, Mode.SHADOW, Mode.ON))
     print(
-        "\n              seconds                shadow      on      on      on / shadow\n"
-        "               off  shadow      on   / off   / off / shadow  predicted   difference"
+        "\n                    seconds      shadow     on      on    on / shadow\n"
+        "              off shadow     on   / off  / off /shadow   predicted difference"
     )
     for name, (low, high) in predicted.items():
         ratio = on[name] / shadow[name]
         low, high = low / shadow[name], high / shadow[name]
         difference = ratio / min(max(ratio, low), high) - 1
         print(
-            f"{name:>10}  {off[name]:6.2f}  {shadow[name]:6.2f}  {on[name]:6.2f}   "
-            f"{shadow[name] / off[name]:.3f}   {on[name] / off[name]:.3f}    {ratio:.3f}  "
+            f"{name:>10} {off[name]:6.2f} {shadow[name]:6.2f} {on[name]:6.2f}   "
+            f"{shadow[name] / off[name]:.3f}  {on[name] / off[name]:.3f}   {ratio:.3f} "
             f"{low:.3f}-{high:.3f} {difference:+10.1%}"
         )
 
