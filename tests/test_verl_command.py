@@ -142,7 +142,7 @@ def test_a_reader_that_leaves_early_is_no_error():
         (["arrol.keep_ratio=abc"], r"arrol\.keep_ratio is 'abc'; allowed is a number above 0"),
         (["arrol.keepratio=.4"], r"arrol\.keepratio is no setting; .* arrol\.keep_ratio"),
         (["data.trainfiles=a"], r"data\.trainfiles is no setting; .* data\.train_files"),
-        (["arrol.head={widht: 8}"], r"arrol\.head\.widht is no setting; .* arrol\.head\.width\."),
+        (["arrol.head={widht: 8}"], r"arrol\.head\.widht is no setting; .* arrol\.head\.width"),
         (["+arrol.zebra=1"], r"arrol\.zebra is no setting; allowed is what --print-config prints"),
         (["keep_ratio"], r"'keep_ratio' is no override; allowed is key=value"),
         (["arrol.keep_ratio=["], r"'arrol\.keep_ratio=\[' is no override"),

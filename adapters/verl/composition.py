@@ -134,8 +134,8 @@ def _sentence(error: Exception, words: Sequence[str]) -> ArrolError:
     text = str(error)
     key = re.match(r"Could not override '([^']*)'", text)
     if key:
-        full = re.search(r"full_key: (\S+)", text)  # of a key inside a value such as {key: 1}
-        return unknown(full[1] if full else key[1], keys_of(compose_config()))
+        full = getattr(error.__cause__, "full_key", None)  # of a key inside a value: {key: 1}
+        return unknown(full or key[1], keys_of(compose_config()))
     missing = re.search(r"Could not (?:find|load) '([^']*)/([^'/]*)'", text)
     if missing:
         group, name = missing.groups()
