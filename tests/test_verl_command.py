@@ -8,6 +8,7 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed")
@@ -50,7 +51,7 @@ def run(*arguments, code=""):
 def data(tmp_path):
     """Overrides that name data files which are there."""
     file = tmp_path / "data.parquet"
-    file.touch()
+    pd.DataFrame({"prompt": ["one"] * 2048}).to_parquet(file)
     return [f"data.train_files={file}", f"data.val_files={file}"]
 
 
@@ -142,6 +143,8 @@ def test_a_reader_that_leaves_early_is_no_error():
         (["arrol.keep_ratio=abc"], r"arrol\.keep_ratio is 'abc'; allowed is a number above 0"),
         (["arrol.keepratio=.4"], r"arrol\.keepratio is no setting; .* arrol\.keep_ratio"),
         (["data.trainfiles=a"], r"data\.trainfiles is no setting; .* data\.train_files"),
+        (["+arrol.mode=off"], r"\+arrol\.mode adds a key that is there; allowed is arrol\.mode="),
+        ([f"recipe={BASE}"], r"recipe is no setting; the nearest is recipes"),
         (["arrol.head={widht: 8}"], r"arrol\.head\.widht is no setting; .* arrol\.head\.width"),
         (["+arrol.zebra=1"], r"arrol\.zebra is no setting; allowed is what --print-config prints"),
         (["keep_ratio"], r"'keep_ratio' is no override; allowed is key=value"),
@@ -182,12 +185,32 @@ def test_a_mistake_is_one_sentence(arguments, said, capsys, launched):
         ("data.val_files=[]", r"data\.val_files is None; allowed"),
         ("trainer.resume_mode=often", r"trainer\.resume_mode is 'often'; allowed is auto, disable"),
         ("reward.custom_reward_function.path=/none.py", r"custom_reward_function\.path is '/none"),
+        ("arrol.rollouts=/proc/x", r"arrol\.rollouts is '/proc/x'; allowed is a folder"),
+        (
+            "data.train_files={folder}/few.parquet",
+            r"train_files has 2 prompts; allowed is at least",
+        ),
+        ("data.val_files={folder}/bad.parquet", r"val_files is .* without the column 'prompt'"),
+        ("data.val_files={folder}/none.parquet", r"val_files is .* allowed is a Parquet file"),
+        ("actor_rollout_ref.model.path={folder}", r"model\.path is .* without config\.json"),
+        (
+            "trainer.logger=[console,wandbb]",
+            r"trainer\.logger is 'wandbb'; allowed is one of .*wandb",
+        ),
+        ("trainer.save_freq=often", r"trainer\.save_freq is 'often'; allowed"),
+        (
+            "actor_rollout_ref.rollout.tensor_model_parallel_size=3",
+            r"is 3; allowed is what divides",
+        ),
         ("arrol.rollouts={folder}/data.parquet", r"arrol\.rollouts is '.*'; allowed is a folder"),
         ("actor_rollout_ref.model.path=null", r"model\.path is None; allowed is a folder"),
         ("trainer.n_gpus_per_node=0", r"trainer\.n_gpus_per_node is 0; allowed"),
     ],
 )
 def test_what_is_not_there_is_said_before_ray(data, tmp_path, override, said, capsys, launched):
+    pd.DataFrame({"prompt": ["one"] * 2}).to_parquet(tmp_path / "few.parquet")
+    pd.DataFrame({"text": ["one"] * 2}).to_parquet(tmp_path / "bad.parquet")
+    (tmp_path / "none.parquet").touch()
     words = [f"recipes={BASE}", *data, override.format(folder=tmp_path)]
     assert command.main(words) == 2
     printed = capsys.readouterr()

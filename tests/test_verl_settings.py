@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import pandas as pd
 import pytest
 
 pytest.importorskip("verl", reason="verl is not installed")
@@ -215,7 +216,7 @@ def test_the_nearest_name():
 
 def test_files_that_are_missing_are_named(composed, tmp_path):
     there = tmp_path / "train.parquet"
-    there.touch()
+    pd.DataFrame({"prompt": ["one"] * 2048}).to_parquet(there)
     fine = changed(
         composed,
         data__train_files=str(there),

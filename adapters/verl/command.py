@@ -123,6 +123,17 @@ def launch(config: DictConfig, mode: Mode) -> None:
     auto_set_device(config)
     validate(config)
     main_ppo.run_ppo(config, task_runner_class=_runner(config, mode))
+    _say_where(config)
+
+
+def _say_where(config: DictConfig) -> None:
+    """Say what has been written: verl's last line is a progress bar."""
+    places = []
+    if config.trainer.save_freq > 0:
+        places.append(f"checkpoints are in {config.trainer.default_local_dir}")
+    if "arrol" in config and config.arrol.rollouts:
+        places.append(f"rollouts are in {config.arrol.rollouts}")
+    print(f"{PRIMARY}: {'; '.join(['trained', *places])}.", flush=True)
 
 
 def validate(config: DictConfig) -> None:
@@ -135,7 +146,13 @@ def validate(config: DictConfig) -> None:
     from omegaconf.errors import OmegaConfBaseException
     from verl.trainer.ppo.utils import need_critic, need_reference_policy
     from verl.utils.config import validate_config
+    from verl.utils.tracking import Tracking
 
+    loggers = config.trainer.logger
+    for name in [loggers] if isinstance(loggers, str) else loggers:
+        if name not in (*Tracking.supported_backend, "tracking"):
+            known = ", ".join(Tracking.supported_backend)
+            raise ArrolError(f"trainer.logger is {name!r}; allowed is one of {known}.")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the critic is off, in every run

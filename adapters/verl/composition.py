@@ -101,8 +101,8 @@ def _search_path(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
             override = parser.parse_override(word)
         except HydraException as error:
             raise ArrolError(
-                f"{word!r} is no override; allowed is key=value, and key='value' where the "
-                f"value has other signs than letters and digits ({_first_line(error)})."
+                f"{word!r} is no override; allowed is key=value without spaces, and key='value' "
+                f"where the value has other signs than letters and digits ({_first_line(error)})."
             ) from None
         if override.is_sweep_override():
             raise ArrolError(
@@ -135,14 +135,20 @@ def _sentence(error: Exception, words: Sequence[str]) -> ArrolError:
     key = re.match(r"Could not override '([^']*)'", text)
     if key:
         full = getattr(error.__cause__, "full_key", None)  # of a key inside a value: {key: 1}
-        return unknown(full or key[1], keys_of(compose_config()))
+        return unknown(full or key[1], ["recipes", *keys_of(compose_config())])
+    there = re.match(r"Could not append to config. An item is already at '([^']*)'", text)
+    if there:
+        return ArrolError(f"+{there[1]} adds a key that is there; allowed is {there[1]}=value.")
     missing = re.search(r"Could not (?:find|load) '([^']*)/([^'/]*)'", text)
     if missing:
         group, name = missing.groups()
         options = re.search(r"Available options in '[^']*':\n((?:\t.*\n?)*)", text)
         found = options[1].split() if options else [p.stem for p in (HERE / group).glob("*.yaml")]
         allowed = ", ".join(sorted(option for option in found if not option.startswith("_")))
-        return ArrolError(f"{group} is {name}; allowed is one of {allowed or 'none'}.")
+        hint = ""
+        if group == "recipes":
+            hint = " (your own lie in a folder 'recipes' in one of hydra.searchpath's)"
+        return ArrolError(f"{group} is {name}; allowed is one of {allowed or 'none'}{hint}.")
     return ArrolError(f"{' '.join(words)} can't be composed: {_first_line(error)}.")
 
 

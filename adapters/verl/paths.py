@@ -31,17 +31,27 @@ def check_files(config: Any) -> None:
     if select(config, "data.custom_cls.path") is None:
         for key in ("data.train_files", "data.val_files"):
             _check_data(key, select(config, key))
+        _check_prompts(config)
     _check_resume(config)
     _check_folder("arrol.rollouts", select(config, "arrol.rollouts"))
 
 
 def _check_model(path: Any) -> None:
     wrong = not isinstance(path, str) or not path
+    if not wrong and "://" not in path and _is(path, folder=True) and not _model_in(path):
+        raise ArrolError(
+            f"actor_rollout_ref.model.path is {path!r}, a folder without config.json; allowed is "
+            "a model's folder."
+        )
     if wrong or (path.startswith(("/", "~", ".")) and not _is(path, folder=True)):
         raise ArrolError(
             f"actor_rollout_ref.model.path is {path!r}; allowed is a folder that exists, or a "
             "model's name on the Hugging Face hub."
         )
+
+
+def _model_in(path: str) -> bool:
+    return _is(str(Path(path) / "config.json"), folder=False)
 
 
 def _check_data(key: str, files: Any) -> None:
@@ -53,6 +63,33 @@ def _check_data(key: str, files: Any) -> None:
                 f"{key} is {file!r}; allowed is a file that exists and ends in {', '.join(DATA)}, "
                 "or a list of such."
             )
+
+
+def _check_prompts(config: Any) -> None:
+    """See that Parquet files have prompts, and the training files enough for a batch."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    column, batch = select(config, "data.prompt_key"), select(config, "data.train_batch_size")
+    for key, least in (("data.train_files", batch), ("data.val_files", 1)):
+        files = select(config, key)
+        listed = list(files) if _is_list(files) else [files]
+        if not all(file.endswith(".parquet") and "://" not in file for file in listed):
+            continue
+        rows = 0
+        for file in listed:
+            try:
+                found = ParquetFile(Path(file).expanduser())
+            except (ArrowException, OSError):
+                raise ArrolError(f"{key} is {file!r}; allowed is a Parquet file.") from None
+            if column not in found.schema_arrow.names:
+                raise ArrolError(
+                    f"{key} is {file!r}, without the column {column!r}; allowed is verl's format "
+                    "(data.prompt_key names the column of the prompts)."
+                )
+            rows += found.metadata.num_rows
+        if rows < least:
+            raise ArrolError(f"{key} has {rows} prompts; allowed is at least {least}, a batch.")
 
 
 def _check_resume(config: Any) -> None:
@@ -78,8 +115,17 @@ def _check_resume(config: Any) -> None:
 
 
 def _check_folder(key: str, path: Any) -> None:
-    if path is not None and _found(path) and not _is(path, folder=True):
-        raise ArrolError(f"{key} is {path!r}; allowed is a folder, or a new one.")
+    if path is None:
+        return
+    place = _place(path)
+    try:
+        if place is None:
+            raise OSError
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        raise ArrolError(
+            f"{key} is {path!r}; allowed is a folder, or a new one where one can be made."
+        ) from None
 
 
 def _is(path: str, folder: bool) -> bool:

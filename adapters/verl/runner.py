@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pprint import pprint
 from typing import Any
 
 import ray
 from omegaconf import OmegaConf
+
+from arrol.errors import ArrolError
 
 
 @ray.remote
@@ -26,6 +29,7 @@ class PruningTaskRunner:
         from arrol.adapters.verl.trainer import PruningTrainer
 
         configure_verl_logging()
+        check_gpus(config, ray.cluster_resources())
         config.transfer_queue.enable = True
         pprint(OmegaConf.to_container(config, resolve=True))
         OmegaConf.resolve(config)
@@ -62,3 +66,22 @@ def _agent_loops(config: Any, trainer: Any) -> Any:
         teacher_client=trainer.get_teacher_client(),
         reward_loop_worker_handles=trainer.get_reward_handles(),
     )
+
+
+def check_gpus(config: Any, resources: Mapping[str, float]) -> None:
+    """See that Ray has the GPUs that the run takes, before anything waits for them.
+
+    Raises:
+        ArrolError: there are fewer.
+    """
+    pools = [config.trainer]
+    if config.reward.reward_model.enable_resource_pool:
+        pools.append(config.reward.reward_model)
+    wanted = sum(pool.n_gpus_per_node * pool.nnodes for pool in pools)
+    there = int(resources.get("GPU", 0) + resources.get("NPU", 0))
+    if there < wanted:
+        raise ArrolError(
+            f"the run takes {wanted} GPUs (trainer.n_gpus_per_node on each of trainer.nnodes, and "
+            f"what reward models have of their own); allowed is at most {there}, which is what Ray "
+            "has (demo=cpu trains without any)."
+        )

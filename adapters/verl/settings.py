@@ -227,6 +227,16 @@ def _check_verl(config: Any, pruning: PruningConfig) -> None:
         )
     for key in ("trainer.n_gpus_per_node", "trainer.nnodes"):
         check_integer(key, select(config, key), 1)
+    for key in ("trainer.save_freq", "trainer.test_freq"):
+        check_integer(key, select(config, key), -1)
+    gpus = select(config, "trainer.n_gpus_per_node") * select(config, "trainer.nnodes")
+    parallel = f"{ROLLOUT}.tensor_model_parallel_size"
+    check_integer(parallel, select(config, parallel), 1)
+    if gpus % select(config, parallel):
+        raise ArrolError(
+            f"{parallel} is {select(config, parallel)}; allowed is what divides trainer.nnodes × "
+            f"trainer.n_gpus_per_node, which is {gpus}."
+        )
     prompts = select(config, "data.train_batch_size")
     check_integer("data.train_batch_size", prompts, 1)
     mini = "actor_rollout_ref.actor.ppo_mini_batch_size"

@@ -55,18 +55,6 @@ class PruningTrainer(PPOTrainerSync):
 
     # ---- what verl asks for ---------------------------------------------------------------------
 
-    def _init_resource_pool_mgr(self) -> None:
-        """As verl's, whose own error would be a traceback."""
-        super()._init_resource_pool_mgr()
-        wanted, found = self.resource_pool_manager.get_n_gpus(), ray.cluster_resources()
-        there = int(found.get("GPU", 0) + found.get("NPU", 0))
-        if there < wanted:
-            raise ArrolError(
-                f"the run takes {wanted} GPUs (trainer.n_gpus_per_node on each of trainer.nnodes, "
-                f"and what reward models have of their own); allowed is at most {there}, which is "
-                "what Ray has (demo=cpu trains without any)."
-            )
-
     def _build_replay_buffer(self) -> PruningReplayBuffer:
         sampler, data = self.config.trainer.v1.sampler, self.config.data
         metric = self._resolve_filter_groups_metric()
