@@ -223,8 +223,8 @@ def report_bounds(steps: dict[Mode | None, list[Step]]) -> bool:
     )
     met = True
     for name in ("log-prob", "update"):
+        per_row = median(s.seconds[name] / s.share for s in on)
         for mode in (Mode.OFF, Mode.SHADOW):
-            per_row = median(s.seconds[name] / s.share for s in on)
             whole = median(s.seconds[name] for s in steps[mode])
             words = f"{name}, time of a kept row / of a row, mode {mode}"
             met &= check(words, per_row / whole, 1 + EXCESS)

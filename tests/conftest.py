@@ -3,6 +3,7 @@
 import importlib.util
 import os
 
+import pytest
 from hypothesis import settings
 
 if importlib.util.find_spec("vllm"):
@@ -13,3 +14,11 @@ if importlib.util.find_spec("vllm"):
 settings.register_profile("default", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "default")
+
+
+@pytest.fixture(scope="session")
+def toy_files(tmp_path_factory):
+    """Model and prompts of the toy task that verl's training tests learn."""
+    import verl_toy
+
+    return verl_toy.make_files(tmp_path_factory.mktemp("toy"))

@@ -23,23 +23,18 @@ GREEDY = (
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toy.make_files(tmp_path_factory.mktemp("toy"))
-
-
-@pytest.fixture(scope="module")
-def shadow(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def shadow(toy_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     return train(
-        files, tmp_path_factory.mktemp("shadow"), "arrol.mode=shadow", "trainer.test_freq=2",
+        toy_files, tmp_path_factory.mktemp("shadow"), "arrol.mode=shadow", "trainer.test_freq=2",
         f"trainer.total_training_steps={STEPS}",
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def dapo(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def dapo(toy_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Dynamic sampling, the paper's own rule, two servers and two data-parallel ranks."""
     return train(
-        files, tmp_path_factory.mktemp("dapo"), "arrol.mode=on", "arrol.preset=paper",
+        toy_files, tmp_path_factory.mktemp("dapo"), "arrol.mode=on", "arrol.preset=paper",
         "algorithm.filter_groups.enable=true", "algorithm.filter_groups.metric=acc",
         "actor_rollout_ref.actor.clip_ratio_high=0.28",
         f"trainer.total_training_steps={STEPS}",
@@ -99,9 +94,9 @@ def test_a_group_stays_with_one_server(dapo: Run) -> None:
     assert set().union(*servers.values()) == {0, 1}
 
 
-def test_mode_off_is_plain_verl(files: Path, tmp_path: Path) -> None:
-    off = train(files, tmp_path / "off", *GREEDY, "arrol.mode=off")
-    plain = train(files, tmp_path / "plain", *GREEDY, program=(str(PLAIN),))
+def test_mode_off_is_plain_verl(toy_files: Path, tmp_path: Path) -> None:
+    off = train(toy_files, tmp_path / "off", *GREEDY, "arrol.mode=off")
+    plain = train(toy_files, tmp_path / "plain", *GREEDY, program=(str(PLAIN),))
     assert (off.code, plain.code) == (0, 0), off.log[-2000:] + plain.log[-2000:]
     assert off.steps.keys() == plain.steps.keys() == {1, 2, 3}
     assert not any(name.startswith("arrol") for name in off.steps[1])

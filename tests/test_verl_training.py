@@ -20,6 +20,8 @@ import torch
 import verl_toy as toy
 from verl_toy import BATCH, DETECT, GROUP, STEPS, Run, train
 
+from arrol.adapters.verl.checkpoints import MARKER
+
 #: Pruning with a reference model, which is cut into micro-batches of its own.
 ON = (
     *toy.REPEATABLE, "arrol.mode=on", "trainer.save_freq=2",
@@ -29,15 +31,10 @@ ON = (
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return toy.make_files(tmp_path_factory.mktemp("toy"))
-
-
-@pytest.fixture(scope="module")
-def on(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def on(toy_files: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("on")
     return train(
-        files, folder, *ON, f"trainer.total_training_steps={STEPS}",
+        toy_files, folder, *ON, f"trainer.total_training_steps={STEPS}",
         f"trainer.rollout_data_dir={folder / 'trained'}",
     )  # fmt: skip
 
@@ -112,15 +109,17 @@ def test_outcome_and_reward_are_kept_apart(on: Run) -> None:
     }  # fmt: skip
 
 
-def test_a_killed_run_goes_on_as_if_it_had_not_been(on: Run, files: Path, tmp_path: Path) -> None:
+def test_a_killed_run_goes_on_as_if_it_had_not_been(
+    on: Run, toy_files: Path, tmp_path: Path
+) -> None:
     settings = (*ON, "trainer.resume_mode=auto", f"trainer.total_training_steps={STEPS}")
     # While the checkpoint of step 4 is written: ours is there, verl's is not yet. The rollouts of
     # two steps that the last whole checkpoint does not know of are there as well.
-    killed = train(files, tmp_path, *settings, kill="_save_checkpoint:4")
+    killed = train(toy_files, tmp_path, *settings, kill="_save_checkpoint:4")
     assert killed.code != 0
     assert (tmp_path / "ck" / "global_step_4" / "arrol").is_dir()
-    assert (tmp_path / "ck" / toy.MARKER).read_text() == "2"
-    resumed = train(files, tmp_path, *settings)
+    assert (tmp_path / "ck" / MARKER).read_text() == "2"
+    resumed = train(toy_files, tmp_path, *settings)
     assert resumed.code == 0, resumed.log[-3000:]
     assert [sorted(run.steps) for run in (killed, resumed)] == [[1, 2, 3], [3, 4]]
     for run in (killed, resumed):

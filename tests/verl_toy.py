@@ -26,7 +26,6 @@ OVERRIDES = (
     "arrol.cold_start_steps=1",
     "trainer.logger=[console,file]",
 )
-MARKER = "latest_checkpointed_iteration.txt"  #: verl's, of the last whole checkpoint
 #: Figures that depend on the clock, or on which process they were taken in.
 CLOCK = re.compile(r"^(timing|perf/|actor/perf/)")
 #: What makes a run repeatable; verl's own switches.

@@ -11,6 +11,11 @@ FOLDER = "arrol"  #: of a checkpoint, for what is ours
 MARKER = "latest_checkpointed_iteration.txt"  #: verl's note of the last whole checkpoint
 
 
+def step_folder(folder: Path | str, step: int) -> Path:
+    """Where verl puts the checkpoint of a step."""
+    return Path(folder) / f"global_step_{step}"
+
+
 def mend_marker(folder: Path) -> None:
     """Write verl's marker anew where a kill has left it empty.
 
@@ -45,8 +50,8 @@ def check_marker(folder: Path) -> None:
     """
     marker = folder / MARKER
     step = marker.read_text("utf-8", "replace").strip() if marker.is_file() else ""
-    if step.isdecimal() and not (folder / f"global_step_{int(step)}").is_dir():
+    if step.isdecimal() and not (named := step_folder(folder, int(step))).is_dir():
         raise ArrolError(
-            f"{marker} names step {step}, whose folder global_step_{int(step)} is gone; allowed is "
+            f"{marker} names step {step}, whose folder {named.name} is gone; allowed is "
             "a folder with it, or trainer.resume_mode=disable to begin anew."
         )

@@ -55,8 +55,7 @@ def _model_in(path: str) -> bool:
 
 
 def _check_data(key: str, files: Any) -> None:
-    listed = list(files) if _is_list(files) else [files]
-    for file in listed or [None]:
+    for file in _listed(files) or [None]:
         fits = isinstance(file, str) and file.endswith(DATA) and _is(file, folder=False)
         if not fits:
             raise ArrolError(
@@ -72,8 +71,7 @@ def _check_prompts(config: Any) -> None:
 
     column, batch = select(config, "data.prompt_key"), select(config, "data.train_batch_size")
     for key, least in (("data.train_files", batch), ("data.val_files", 1)):
-        files = select(config, key)
-        listed = list(files) if _is_list(files) else [files]
+        listed = _listed(select(config, key))
         if not all(file.endswith(".parquet") and "://" not in file for file in listed):
             continue
         rows = 0
@@ -150,7 +148,8 @@ def _place(path: str) -> Path | None:
     return place
 
 
-def _is_list(value: Any) -> bool:
+def _listed(files: Any) -> list[Any]:
+    """One file, or several."""
     from omegaconf import ListConfig
 
-    return isinstance(value, (list, tuple, ListConfig))
+    return list(files) if isinstance(files, (list, tuple, ListConfig)) else [files]

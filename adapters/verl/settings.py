@@ -225,17 +225,19 @@ def _check_verl(config: Any, pruning: PruningConfig) -> None:
             f"arrol.min_survivors is {pruning.min_survivors}; allowed is less than {ROLLOUT}.n, "
             f"which is {size}: nothing would ever be pruned."
         )
+    gpus = 1
     for key in ("trainer.n_gpus_per_node", "trainer.nnodes"):
-        check_integer(key, select(config, key), 1)
+        count = select(config, key)
+        check_integer(key, count, 1)
+        gpus *= count
     for key in ("trainer.save_freq", "trainer.test_freq"):
         check_integer(key, select(config, key), -1)
-    gpus = select(config, "trainer.n_gpus_per_node") * select(config, "trainer.nnodes")
-    parallel = f"{ROLLOUT}.tensor_model_parallel_size"
-    check_integer(parallel, select(config, parallel), 1)
-    if gpus % select(config, parallel):
+    parallel = select(config, f"{ROLLOUT}.tensor_model_parallel_size")
+    check_integer(f"{ROLLOUT}.tensor_model_parallel_size", parallel, 1)
+    if gpus % parallel:
         raise ArrolError(
-            f"{parallel} is {select(config, parallel)}; allowed is what divides trainer.nnodes × "
-            f"trainer.n_gpus_per_node, which is {gpus}."
+            f"{ROLLOUT}.tensor_model_parallel_size is {parallel}; allowed is what divides "
+            f"trainer.nnodes × trainer.n_gpus_per_node, which is {gpus}."
         )
     prompts = select(config, "data.train_batch_size")
     check_integer("data.train_batch_size", prompts, 1)

@@ -24,7 +24,7 @@ from verl.utils.seqlen_balancing import log_seqlen_unbalance
 from verl.utils.tensordict_utils import assign_non_tensor_stack
 
 from arrol.adapters.verl.batching import BatchPlan, arrange, largest_divisor, plan_batches
-from arrol.adapters.verl.checkpoints import mend_marker
+from arrol.adapters.verl.checkpoints import mend_marker, step_folder
 from arrol.adapters.verl.client import PruningClient
 from arrol.adapters.verl.loop import PruningLoop
 from arrol.adapters.verl.replay_buffer import TRAIN, PruningReplayBuffer
@@ -252,8 +252,7 @@ class PruningTrainer(PPOTrainerSync):
         super()._save_checkpoint()
 
     def _folder(self) -> Path:
-        folder = Path(self.config.trainer.default_local_dir)
-        return folder / f"global_step_{self.global_steps}"
+        return step_folder(self.config.trainer.default_local_dir, self.global_steps)
 
     # ---- servers and rows -----------------------------------------------------------------------
 
